@@ -42,8 +42,7 @@ def requests(home: Path, server: Running | None = None) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_one_line_a_request_with_what_happened(home: Path, server: Running, stream: bool) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        assert http.post(CHAT, json={**ASK, "stream": stream}).status_code == 200
+    assert server.http.post(CHAT, json={**ASK, "stream": stream}).status_code == 200
     (line,) = requests(home, server)
     assert (line["method"], line["path"], line["status"], line["model"]) == (
         "POST",
@@ -59,15 +58,14 @@ def test_one_line_a_request_with_what_happened(home: Path, server: Running, stre
 
 
 def test_the_line_says_who_drafted_and_why_not(home: Path, server: Running) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        for fields in (
-            {"speculation": "draft", "num_draft_tokens": 3},
-            {"speculation": "off"},
-            {"max_tokens": 1},
-        ):
-            timings = http.post(CHAT, json={**ASK, **fields}).json()["timings"]
-            if timings["draft_n"]:
-                counts = f"{timings['draft_n_accepted']}/{timings['draft_n']}"
+    for fields in (
+        {"speculation": "draft", "num_draft_tokens": 3},
+        {"speculation": "off"},
+        {"max_tokens": 1},
+    ):
+        timings = server.http.post(CHAT, json={**ASK, **fields}).json()["timings"]
+        if timings["draft_n"]:
+            counts = f"{timings['draft_n_accepted']}/{timings['draft_n']}"
     drafted, plain, short = requests(home, server)
     assert (drafted["strategy"], drafted["speculation"]) == ("draft", "spec.on")
     assert (drafted["drafters"], drafted["gates"]) == (f"{DRAFT} {counts}", f"{DRAFT} on")
@@ -87,10 +85,9 @@ def test_refusals_have_a_code_and_nothing_has_the_prompt(home: Path, server: Run
         {"chat_template_kwargs": {"tools": SECRET}},
         {"draft_model": "x"},
     ]
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        for fields in bad:
-            http.post(CHAT, json={**ASK, **fields})
-        http.post(CHAT, json=ASK)
+    for fields in bad:
+        server.http.post(CHAT, json={**ASK, **fields})
+    server.http.post(CHAT, json=ASK)
     codes = [line.get("error") for line in requests(home, server)]
     assert codes == [
         "request.range",
@@ -103,14 +100,12 @@ def test_refusals_have_a_code_and_nothing_has_the_prompt(home: Path, server: Run
 
 
 def test_a_client_that_goes_away_is_499(home: Path, server: Running) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
-        body = {**ASK, "stream": True, "max_tokens": 3000, "logit_bias": server.endless()}
-        with http.stream("POST", CHAT, json=body) as answer:
-            first = json.loads(next(answer.iter_lines()).removeprefix("data: "))
+    assert server.http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
+    body = {**ASK, "stream": True, "max_tokens": 3000, "logit_bias": server.endless()}
+    with server.http.stream("POST", CHAT, json=body) as answer:
+        first = json.loads(next(answer.iter_lines()).removeprefix("data: "))
     server.engine.wait_until_ended(first["id"])
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        assert http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
+    assert server.http.post(CHAT, json={**ASK, "max_tokens": 1}).status_code == 200
     statuses = {line["id"]: line["status"] for line in requests(home, server)}
     assert statuses[first["id"]] == 499
     assert sorted(statuses.values()) == [200, 200, 499]

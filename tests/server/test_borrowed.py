@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import mlx.core as mx
 import pytest
-from openai import BadRequestError, OpenAI
+from openai import BadRequestError
 
 from omlx.engine.device.model import parts_of
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
@@ -110,7 +110,7 @@ def fits(text: str) -> bool:
 
 @pytest.mark.parametrize(("server", "model"), families(), indirect=["server"])
 def test_a_chat_a_tool_call_and_a_schema(server: Running, model: str) -> None:
-    client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+    client = server.openai
     asked = {"model": model, "messages": user("What is the weather in Oslo?"), "seed": 5}
     chat = client.chat.completions.create(**asked, max_tokens=16)
     assert written(chat.choices[0].message)
@@ -147,7 +147,7 @@ def written(message: Any) -> str:
 
 @pytest.mark.parametrize("model", NAMES)
 def test_a_chat_is_the_same_streamed_and_with_drafts(running: Running, model: str) -> None:
-    client = OpenAI(base_url=f"{running.url}/v1", api_key="none")
+    client = running.openai
     asked = {"model": model, "messages": user("Count to nine, then count to nine.")}
     asked |= {"max_tokens": 24, "seed": 3, "temperature": 0.8}
     plain = client.chat.completions.create(**asked, extra_body={"speculation": "off"})
@@ -169,7 +169,7 @@ def test_a_head_in_the_shards_drafts_or_says_what_it_lacks(tmp_path: Path, whole
     save_head(tmp_path / "glm5_next", whole)
     asked = {"model": "glm5_next", "messages": user("Count."), "seed": 3, "max_tokens": 24}
     with omlx(registry=scan_places([Folder("test", tmp_path)]), default="glm5_next") as server:
-        client = OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        client = server.openai
         plain = client.chat.completions.create(**asked, extra_body={"speculation": "off"})
         text = written(plain.choices[0].message)
         drafts = {"speculation": "mtp", "num_draft_tokens": 2}

@@ -175,15 +175,15 @@ def test_when_the_engine_dies_every_client_gets_an_error() -> None:
         running.engine.call(lambda: running.engine.attach("bomb", Bomb())).result()
         with pytest.raises(APIError, match="engine stopped"):
             list(stream)
-        with httpx.Client(base_url=running.url) as http:
-            health = http.get("/health")
-            assert health.status_code == 503
-            assert (health.json()["error"]["code"], health.json()["error"]["type"]) == (
-                "engine.dead",
-                "server_error",
-            )
-            message = {"messages": ASK["messages"], "max_tokens": 1}
-            assert http.post("/v1/messages", json=message).json()["error"]["type"] == "api_error"
+        health = running.http.get("/health")
+        assert health.status_code == 503
+        assert (health.json()["error"]["code"], health.json()["error"]["type"]) == (
+            "engine.dead",
+            "server_error",
+        )
+        message = {"messages": ASK["messages"], "max_tokens": 1}
+        refused = running.http.post("/v1/messages", json=message).json()
+        assert refused["error"]["type"] == "api_error"
         with pytest.raises(APIStatusError) as caught:
             client.chat.completions.create(**ASK)
         assert caught.value.status_code == 503

@@ -104,8 +104,7 @@ def test_rows_and_the_engine_are_gauges(own: Running) -> None:
         lines = answer.iter_lines()
         for _ in range(5):
             next(lines)
-        with httpx.Client(base_url=running.url, timeout=60) as other:
-            busy = samples(other)
+        busy = samples(http)
     assert value(busy, "omlx_rows", model=TARGET, state="decoding") == 1
     assert value(busy, "omlx_engine_up") == 1
 

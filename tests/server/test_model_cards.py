@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.engine.speculation.cost_model import CostModel
@@ -53,8 +52,7 @@ def test_a_loaded_model_is_marked_and_knows_its_speculation() -> None:
 
 
 def test_anthropics_form_has_the_context_too(server: Running) -> None:
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
-        model = claude.models.retrieve(TARGET)
+    model = server.claude.models.retrieve(TARGET)
     extra = model.model_dump()
     assert (extra["max_input_tokens"], extra["context_length"]) == (CONTEXT, CONTEXT)
 

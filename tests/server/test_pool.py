@@ -95,33 +95,32 @@ def turns(running: Running, probed: set[int], seconds: float, at_least: int) -> 
     Returns the highest memory use between two passes, in bytes; passes themselves, and the caches
     of a probe, need much beside such small models.
     """
-    with OpenAI(base_url=f"{running.url}/v1", api_key="x", max_retries=0, timeout=120) as client:
-        alone = {
-            (model, number): answer(client, model, number, stream=False)
-            for model, number in itertools.product(MODELS, range(PROMPTS))
-        }
-        end = time.monotonic() + seconds
+    alone = {
+        (model, number): answer(running.openai, model, number, stream=False)
+        for model, number in itertools.product(MODELS, range(PROMPTS))
+    }
+    end = time.monotonic() + seconds
 
-        def work(worker: int) -> int:
-            done = 0
-            while done < at_least or time.monotonic() < end:
-                model, number = MODELS[(worker + done) % 3], (worker * 7 + done) % PROMPTS
-                text = answer(client, model, number, stream=done % 2 == 1)
-                assert text == alone[model, number], (model, number)
-                done += 1
-            return done
+    def work(worker: int) -> int:
+        done = 0
+        while done < at_least or time.monotonic() < end:
+            model, number = MODELS[(worker + done) % 3], (worker * 7 + done) % PROMPTS
+            text = answer(running.openai, model, number, stream=done % 2 == 1)
+            assert text == alone[model, number], (model, number)
+            done += 1
+        return done
 
-        def used_bytes() -> int:
-            mx.synchronize()
-            return 0 if probed else running.pool.used_bytes
+    def used_bytes() -> int:
+        mx.synchronize()
+        return 0 if probed else running.pool.used_bytes
 
-        with ThreadPoolExecutor(4) as workers:
-            working = [workers.submit(work, number) for number in range(4)]
-            most = 0
-            while not all(worker.done() for worker in working):
-                most = max(most, running.engine.call(used_bytes).result())
-                time.sleep(0.002)  # each call holds up a step: leave time for the steps
-            assert min(worker.result() for worker in working) >= at_least
+    with ThreadPoolExecutor(4) as workers:
+        working = [workers.submit(work, number) for number in range(4)]
+        most = 0
+        while not all(worker.done() for worker in working):
+            most = max(most, running.engine.call(used_bytes).result())
+            time.sleep(0.002)  # each call holds up a step: leave time for the steps
+        assert min(worker.result() for worker in working) >= at_least
     return most
 
 
@@ -147,19 +146,16 @@ def test_three_models_under_a_limit_for_two_for_two_minutes(
 
 
 def test_a_stream_finishes_on_its_model_while_others_come_and_go(crowded: Running) -> None:
-    with httpx.Client(base_url=crowded.url, timeout=120) as http:
-        short = ask(TARGET, 1, max_tokens=300, temperature=0)
-        http.post(f"/v1/models/{TARGET}/load")
-        expected = http.post(CHAT, json={**short, "logit_bias": crowded.endless()})
-        text, bias = expected.json()["choices"][0]["message"]["content"], crowded.endless()
-        with OpenAI(base_url=f"{crowded.url}/v1", api_key="x", max_retries=0) as client:
-            stream = client.chat.completions.create(**short, logit_bias=bias, stream=True)
-            parts = [next(stream)]
-            for model in (TWIN, HYBRID, TWIN):
-                assert (answer := http.post(CHAT, json=ask(model, 2))).status_code == 200, (
-                    answer.text
-                )
-            parts += list(stream)
+    short = ask(TARGET, 1, max_tokens=300, temperature=0)
+    crowded.http.post(f"/v1/models/{TARGET}/load")
+    expected = crowded.http.post(CHAT, json={**short, "logit_bias": crowded.endless()})
+    text, bias = expected.json()["choices"][0]["message"]["content"], crowded.endless()
+    stream = crowded.openai.chat.completions.create(**short, logit_bias=bias, stream=True)
+    parts = [next(stream)]
+    for model in (TWIN, HYBRID, TWIN):
+        answer = crowded.http.post(CHAT, json=ask(model, 2))
+        assert answer.status_code == 200, answer.text
+    parts += list(stream)
     assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == text
 
 
@@ -176,18 +172,14 @@ def test_a_stream_goes_on_between_the_portions_of_a_model_that_loads(
     step = loader.next_step
     monkeypatch.setattr(loader, "next_step", portion)
     monkeypatch.setattr(opening, "_STEP_BYTES", 1 << 20)
-    with (
-        httpx.Client(base_url=roomy.url, timeout=120) as http,
-        OpenAI(base_url=f"{roomy.url}/v1", api_key="x", max_retries=0) as client,
-    ):
-        http.post(f"/v1/models/{TARGET}/load")
-        # With a step a turn of the engine: a drafting round takes two, for launch and read.
-        short = ask(TARGET, 1, max_tokens=3000, extra_body={"speculation": "off"})
-        stream = client.chat.completions.create(**short, logit_bias=roomy.endless(), stream=True)
-        next(iter(stream))
-        steps.clear()
-        assert http.post(f"/v1/models/{HYBRID}/load").json()["state"] == "ready"
-        stream.close()
+    roomy.http.post(f"/v1/models/{TARGET}/load")
+    # With a step a turn of the engine: a drafting round takes two, for launch and read.
+    short = ask(TARGET, 1, max_tokens=3000, extra_body={"speculation": "off"})
+    stream = roomy.openai.chat.completions.create(**short, logit_bias=roomy.endless(), stream=True)
+    next(iter(stream))
+    steps.clear()
+    assert roomy.http.post(f"/v1/models/{HYBRID}/load").json()["state"] == "ready"
+    stream.close()
     assert len(steps) >= 10
     assert all(before < after for before, after in pairwise(steps))
 
@@ -208,21 +200,20 @@ def test_load_and_unload(http: httpx.Client) -> None:
 
 def test_an_unload_waits_no_longer_than_its_timeout(crowded: Running) -> None:
     address = f"/v1/models/{TARGET}"
-    with httpx.Client(base_url=crowded.url, timeout=120) as http:
-        http.post(f"{address}/load")
-        endless = ask(TARGET, 1, logit_bias=crowded.endless(), max_tokens=3000, stream=True)
-        with http.stream("POST", CHAT, json=endless) as stream:
-            lines = stream.iter_lines()
-            next(lines)
-            waiting = http.post(f"{address}/unload", json={"timeout": 0.05})
-            assert waiting.status_code == 202
-            assert (waiting.json()["state"], waiting.json()["active"]) == ("leaving", 1)
-            assert http.get(address).json()["state"] == "leaving"
-        gone = http.post(f"{address}/unload", json={"timeout": 60})
-        assert (gone.status_code, gone.json()["state"]) == (200, "unloaded")
-        for timeout in (-1, "soon"):
-            refusal = http.post(f"{address}/unload", json={"timeout": timeout})
-            assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "timeout")
+    crowded.http.post(f"{address}/load")
+    endless = ask(TARGET, 1, logit_bias=crowded.endless(), max_tokens=3000, stream=True)
+    with crowded.http.stream("POST", CHAT, json=endless) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        waiting = crowded.http.post(f"{address}/unload", json={"timeout": 0.05})
+        assert waiting.status_code == 202
+        assert (waiting.json()["state"], waiting.json()["active"]) == ("leaving", 1)
+        assert crowded.http.get(address).json()["state"] == "leaving"
+    gone = crowded.http.post(f"{address}/unload", json={"timeout": 60})
+    assert (gone.status_code, gone.json()["state"]) == (200, "unloaded")
+    for timeout in (-1, "soon"):
+        refusal = crowded.http.post(f"{address}/unload", json={"timeout": timeout})
+        assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "timeout")
 
 
 @pytest.mark.parametrize(

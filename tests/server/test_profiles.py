@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
 from openai import NotFoundError, OpenAI
 
 from omlx.models.catalog.catalog import Profile
@@ -56,9 +55,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def openai(server: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def openai(server: Running) -> OpenAI:
+    return server.openai
 
 
 def engine_request(server: Running) -> tuple[Any, ...]:
@@ -163,12 +161,10 @@ def test_profiles_are_listed_behind_their_model(openai: OpenAI, server: Running)
         assert (model.id, extra["parent"], extra["context_length"]) == (DEEP, TARGET, 4096)
     assert (listed[DEEP].model_extra or {})["parent"] == TARGET
     assert "parent" not in (listed[TARGET].model_extra or {})
-    with httpx.Client(base_url=server.url) as http:
-        studio = [model["id"] for model in http.get("/api/v0/models").json()["data"]]
-        assert http.get(f"/api/v0/models/{DEEP}").json()["id"] == DEEP
+    studio = [model["id"] for model in server.http.get("/api/v0/models").json()["data"]]
+    assert server.http.get(f"/api/v0/models/{DEEP}").json()["id"] == DEEP
     assert studio == ids
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
-        assert DEEP in [model.id for model in claude.models.list()]
+    assert DEEP in [model.id for model in server.claude.models.list()]
 
 
 def test_the_default_model_and_model_names_may_be_profiles(

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
 from omlx.server.access import canonical
@@ -25,31 +24,30 @@ from tests.server.spelling import CONTEXT
 
 
 def test_loaded_and_other_models(server: Running) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        http.post(f"/v1/models/{TARGET}/load")
-        http.post(f"/v1/models/{DRAFT}/unload")
-        listed = http.get("/api/v0/models").json()
-        models = {model["id"]: model for model in listed["data"]}
-        assert listed["object"] == "list"
-        assert models[TARGET] == {
-            "id": TARGET,
-            "object": "model",
-            "type": "llm",
-            "publisher": "omlx-demo",
-            "arch": "",
-            "compatibility_type": "mlx",
-            "quantization": "",
-            "state": "loaded",
-            "max_context_length": CONTEXT,
-            "loaded_context_length": CONTEXT,
-            "capabilities": ["tool_use"],
-        }
-        assert models[DRAFT]["state"] == "not-loaded"
-        assert "loaded_context_length" not in models[DRAFT]
-        for name in (TARGET, TARGET.replace("/", "%2F")):
-            assert http.get(f"/api/v0/models/{name}").json() == models[TARGET]
-        missing = http.get("/api/v0/models/none")
-        assert (missing.status_code, "none" in missing.json()["error"]) == (404, True)
+    server.http.post(f"/v1/models/{TARGET}/load")
+    server.http.post(f"/v1/models/{DRAFT}/unload")
+    listed = server.http.get("/api/v0/models").json()
+    models = {model["id"]: model for model in listed["data"]}
+    assert listed["object"] == "list"
+    assert models[TARGET] == {
+        "id": TARGET,
+        "object": "model",
+        "type": "llm",
+        "publisher": "omlx-demo",
+        "arch": "",
+        "compatibility_type": "mlx",
+        "quantization": "",
+        "state": "loaded",
+        "max_context_length": CONTEXT,
+        "loaded_context_length": CONTEXT,
+        "capabilities": ["tool_use"],
+    }
+    assert models[DRAFT]["state"] == "not-loaded"
+    assert "loaded_context_length" not in models[DRAFT]
+    for name in (TARGET, TARGET.replace("/", "%2F")):
+        assert server.http.get(f"/api/v0/models/{name}").json() == models[TARGET]
+    missing = server.http.get("/api/v0/models/none")
+    assert (missing.status_code, "none" in missing.json()["error"]) == (404, True)
 
 
 @pytest.mark.needs_extra
@@ -99,14 +97,12 @@ def test_clients_without_v1_in_their_address_are_answered(server: Running) -> No
 
 def test_messages_without_v1_are_anthropics(server: Running) -> None:
     body = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        assert http.post("/messages", json=body).json()["type"] == "message"
-        assert http.post("/messages/count_tokens", json=body).json()["input_tokens"] > 0
-        assert http.post("/messages", json={}).json()["type"] == "error"
-        assert http.get("/chatter").status_code == 404
-    with Anthropic(base_url=server.url, api_key="none", max_retries=0) as claude:
-        fields: dict[str, Any] = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
-        assert claude.messages.create(**fields).type == "message"
+    assert server.http.post("/messages", json=body).json()["type"] == "message"
+    assert server.http.post("/messages/count_tokens", json=body).json()["input_tokens"] > 0
+    assert server.http.post("/messages", json={}).json()["type"] == "error"
+    assert server.http.get("/chatter").status_code == 404
+    fields: dict[str, Any] = {"model": TARGET, "max_tokens": 2, "messages": ASKED}
+    assert server.claude.messages.create(**fields).type == "message"
 
 
 @pytest.mark.parametrize(

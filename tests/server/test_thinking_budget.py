@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
@@ -55,9 +53,8 @@ def muser() -> Iterator[Running]:
 
 
 @pytest.fixture
-def musing(muser: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{muser.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def musing(muser: Running) -> OpenAI:
+    return muser.openai
 
 
 def ask(client: OpenAI, messages: list[Any], **fields: Any) -> Any:
@@ -107,16 +104,13 @@ def test_every_client_streams_an_answer_after_its_budget(muser: Running, musing:
     assert response.usage is not None
     assert 20 < response.usage.output_tokens_details.reasoning_tokens < 60
 
-    with (
-        Anthropic(base_url=muser.url, api_key="none", max_retries=0) as anthropic,
-        anthropic.messages.stream(
-            model=TARGET,
-            messages=user("Done."),
-            max_tokens=2000,
-            thinking={"type": "enabled", "budget_tokens": 1024},
-            extra_body={"thinking_budget": 20},
-        ) as messages,
-    ):
+    with muser.claude.messages.stream(
+        model=TARGET,
+        messages=user("Done."),
+        max_tokens=2000,
+        thinking={"type": "enabled", "budget_tokens": 1024},
+        extra_body={"thinking_budget": 20},
+    ) as messages:
         blocks = messages.get_final_message().content
     assert [block.type for block in blocks] == ["thinking", "text"]
     assert getattr(blocks[0], "thinking", "").count("x") == 20
@@ -133,16 +127,15 @@ def test_anthropics_budget_is_kept(muser: Running) -> None:
     """Of a model that thinks longer than the least budget of that API."""
     Muser.LONG = 1100
     try:
-        with Anthropic(base_url=muser.url, api_key="none", max_retries=0) as client:
-            message = client.messages.create(
-                model=TARGET,
-                messages=user("Done."),
-                max_tokens=2000,
-                thinking={"type": "enabled", "budget_tokens": 1024},
-            )
-            none = client.messages.create(
-                model=TARGET, messages=user("Done."), max_tokens=99, thinking={"type": "disabled"}
-            )
+        message = muser.claude.messages.create(
+            model=TARGET,
+            messages=user("Done."),
+            max_tokens=2000,
+            thinking={"type": "enabled", "budget_tokens": 1024},
+        )
+        none = muser.claude.messages.create(
+            model=TARGET, messages=user("Done."), max_tokens=99, thinking={"type": "disabled"}
+        )
     finally:
         Muser.LONG = 300
     assert getattr(message.content[0], "thinking", "").count("x") == 1024
@@ -231,13 +224,12 @@ def mute(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def test_what_has_no_effect_is_said(mute: Running) -> None:
     body = {"model": MUTE, "max_tokens": 4, "thinking_budget": 9, "reasoning_effort": "low"}
-    with httpx.Client(base_url=mute.url, timeout=60) as http:
-        chat = http.post("/v1/chat/completions", json={**body, "messages": SUM})
-        messages = http.post(
-            "/v1/messages", json={**body, "messages": SUM, "output_config": {"effort": "low"}}
-        )
-        text = http.post("/v1/completions", json={**body, "prompt": "Hi"})
-        plain = http.post("/v1/chat/completions", json={"messages": SUM, "max_tokens": 4})
+    chat = mute.http.post("/v1/chat/completions", json={**body, "messages": SUM})
+    messages = mute.http.post(
+        "/v1/messages", json={**body, "messages": SUM, "output_config": {"effort": "low"}}
+    )
+    text = mute.http.post("/v1/completions", json={**body, "prompt": "Hi"})
+    plain = mute.http.post("/v1/chat/completions", json={"messages": SUM, "max_tokens": 4})
     codes = ["thinking.no_markers", "thinking.no_levels"]
     for answer in (chat, messages):
         assert [warning["code"] for warning in answer.json()["warnings"]] == codes

@@ -20,14 +20,12 @@ SAMPLED = {"temperature": 0.8, "seed": 7}
 
 @pytest.fixture
 def openai(seer: Running) -> Any:
-    with OpenAI(base_url=f"{seer.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+    return seer.openai
 
 
 @pytest.fixture
 def anthropic(seer: Running) -> Any:
-    with Anthropic(base_url=seer.url, api_key="none", max_retries=0) as client:
-        yield client
+    return seer.claude
 
 
 def chat(openai: OpenAI, model: str, *parts: Any, **more: Any) -> Any:

@@ -12,7 +12,6 @@ from itertools import pairwise
 from textwrap import dedent
 from typing import Any, Final
 
-import httpx
 import pytest
 from anthropic import Anthropic
 from openai import OpenAI
@@ -38,15 +37,13 @@ def demo() -> Iterator[Running]:
 
 
 @pytest.fixture
-def openai(demo: Running) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{demo.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
+def openai(demo: Running) -> OpenAI:
+    return demo.openai
 
 
 @pytest.fixture
-def anthropic(demo: Running) -> Iterator[Anthropic]:
-    with Anthropic(base_url=demo.url, api_key="none", max_retries=0) as client:
-        yield client
+def anthropic(demo: Running) -> Anthropic:
+    return demo.claude
 
 
 def shown(count: int, seed: int = 5) -> list[tuple[Subject, str]]:
@@ -116,20 +113,19 @@ def test_the_messages_api_streams_the_same(anthropic: Anthropic, openai: OpenAI)
 
 def test_ollamas_api_answers_the_same(demo: Running, openai: OpenAI) -> None:
     options = {**DRAFTED, "num_predict": 24, "temperature": 0}
-    with httpx.Client(base_url=demo.url, timeout=60) as http:
-        for _, picture in shown(SAMPLED, seed=9):
-            expected, accepted = chat_answer(openai, picture)
-            for image in (picture, picture.partition(",")[2]):
-                asked = {"role": "user", "content": QUESTION, "images": [image]}
-                body = {"model": VISION, "messages": [asked], "stream": False, "options": options}
-                said = http.post("/api/chat", json=body).json()
-                assert said["message"]["content"] == expected
-                assert said["timings"]["draft_n_accepted"] == accepted
-            made = {"model": VISION, "prompt": QUESTION, "images": [image], "options": options}
-            lines = http.post("/api/generate", json=made).text.splitlines()
-            assert "".join(json.loads(line)["response"] for line in lines) == expected
-        broken = {**body, "messages": [{**asked, "images": ["no picture"]}]}
-        refused = http.post("/api/chat", json=broken)
+    for _, picture in shown(SAMPLED, seed=9):
+        expected, accepted = chat_answer(openai, picture)
+        for image in (picture, picture.partition(",")[2]):
+            asked = {"role": "user", "content": QUESTION, "images": [image]}
+            body = {"model": VISION, "messages": [asked], "stream": False, "options": options}
+            said = demo.http.post("/api/chat", json=body).json()
+            assert said["message"]["content"] == expected
+            assert said["timings"]["draft_n_accepted"] == accepted
+        made = {"model": VISION, "prompt": QUESTION, "images": [image], "options": options}
+        lines = demo.http.post("/api/generate", json=made).text.splitlines()
+        assert "".join(json.loads(line)["response"] for line in lines) == expected
+    broken = {**body, "messages": [{**asked, "images": ["no picture"]}]}
+    refused = demo.http.post("/api/chat", json=broken)
     assert (refused.status_code, refused.json()["code"]) == (400, "image.broken")
     assert "messages[0].images[0]" in refused.json()["error"]
 

@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import ollama
 import pytest
-from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -57,10 +56,9 @@ def test_any_object(spelling_llama: Any) -> None:
 
 def test_generate_with_and_without_a_template(server: Running, llama: Any) -> None:
     options = {"seed": 3, "temperature": 0, "num_predict": 12}
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openai:
-        raw = openai.completions.create(
-            model=TARGET, prompt="Once upon", temperature=0, seed=3, max_tokens=12
-        )
+    raw = server.openai.completions.create(
+        model=TARGET, prompt="Once upon", temperature=0, seed=3, max_tokens=12
+    )
     made = llama.generate(TARGET, "Once upon", raw=True, options=options)
     assert made.response == raw.choices[0].text
     system = [{"role": "system", "content": "Be short."}, *user("Once upon")]
@@ -147,8 +145,7 @@ LOOK_CALL = markup("look")
 
 @pytest.fixture
 def http(speller: Running) -> Any:
-    with httpx.Client(base_url=speller.url, timeout=60) as http:
-        yield http
+    return speller.http
 
 
 def names(http: httpx.Client) -> list[str]:

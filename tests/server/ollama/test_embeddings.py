@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import ollama
 import pytest
-from openai import OpenAI
 
 from tests.server.openai.test_embeddings import server as server
 from tests.server.running import TARGET, Running
@@ -17,11 +15,10 @@ TEXTS = ["One river.", "Two longer rivers, and rain."]
 
 
 def test_the_vectors_are_those_of_v1(server: Running) -> None:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as openai:
-        made = openai.embeddings.create(model=MODEL, input=TEXTS, encoding_format="float")
-        few = openai.embeddings.create(
-            model=MODEL, input=TEXTS[0], dimensions=8, encoding_format="float"
-        )
+    made = server.openai.embeddings.create(model=MODEL, input=TEXTS, encoding_format="float")
+    few = server.openai.embeddings.create(
+        model=MODEL, input=TEXTS[0], dimensions=8, encoding_format="float"
+    )
     expected = [entry.embedding for entry in made.data]
     with ollama.Client(server.url) as client:
         both = client.embed(MODEL, TEXTS)
@@ -33,8 +30,7 @@ def test_the_vectors_are_those_of_v1(server: Running) -> None:
         assert cut.embeddings == [few.data[0].embedding]
         assert client.embeddings(MODEL, TEXTS[1]).embedding == expected[1]
         assert "embedding" in client.show(MODEL).capabilities
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        listed = http.get(f"/api/v0/models/{MODEL}").json()
+    listed = server.http.get(f"/api/v0/models/{MODEL}").json()
     assert (listed["type"], listed["capabilities"]) == ("embeddings", [])
 
 
@@ -57,7 +53,6 @@ def test_nothing_to_embed_loads_the_model(server: Running) -> None:
     ],
 )
 def test_what_is_wrong_is_named(server: Running, body: dict[str, Any], named: str) -> None:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        answer = http.post("/api/embed", json=body)
-        assert 400 <= answer.status_code < 500
-        assert (answer.json()["code"], isinstance(answer.json()["error"], str)) == (named, True)
+    answer = server.http.post("/api/embed", json=body)
+    assert 400 <= answer.status_code < 500
+    assert (answer.json()["code"], isinstance(answer.json()["error"], str)) == (named, True)

@@ -30,9 +30,8 @@ def running() -> Iterator[Running]:
 
 
 @pytest.fixture
-def http(running: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=running.url, timeout=PATIENCE_S) as http:
-        yield http
+def http(running: Running) -> httpx.Client:
+    return running.http
 
 
 def listed(http: httpx.Client) -> list[dict[str, Any]]:
