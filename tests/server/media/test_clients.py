@@ -73,19 +73,6 @@ def test_low_detail_takes_fewer_tokens(openai: OpenAI) -> None:
     assert 100 < low < 300 < high
 
 
-def test_the_second_turn_reads_the_image_from_the_prefix_cache(openai: OpenAI) -> None:
-    first = [asking("What is it? ", CAT, " Say it in a word.")]
-    answer = openai.chat.completions.create(model=QWEN, messages=first, max_tokens=4)  # type: ignore[arg-type]
-    said = {"role": "assistant", "content": text_of(answer)}
-    again = openai.chat.completions.create(
-        model=QWEN,
-        messages=[*first, said, {"role": "user", "content": "Sure?"}],  # type: ignore[list-item]
-        max_tokens=4,
-    )
-    cached = again.usage.prompt_tokens_details.cached_tokens
-    assert cached >= answer.usage.prompt_tokens - 4  # the generation prompt may differ
-
-
 def test_responses_sees_the_image_in_messages_and_results(openai: OpenAI) -> None:
     image = {"type": "input_image", "image_url": CAT, "detail": "auto"}
     text = {"type": "input_text", "text": "Look: "}

@@ -120,23 +120,6 @@ def test_a_model_without_sight_is_named(http: httpx.Client) -> None:
     assert "text model" in error["message"]
 
 
-def test_an_agent_s_session_goes_on_without_sight(http: httpx.Client) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "view", "arguments": "{}"}}
-    body = {
-        "model": TARGET,
-        "max_tokens": 2,
-        "messages": [
-            asking("Look."),
-            {"role": "assistant", "tool_calls": [call]},
-            {**asking("A picture: ", some_uri(), role="tool"), "tool_call_id": "c"},
-        ],
-    }
-    answer = http.post("/v1/chat/completions", json=body).json()
-    (warning,) = answer["omlx"]["warnings"] if "omlx" in answer else answer["warnings"]
-    assert warning["code"] == "content.media_in_result"
-    assert warning["params"] == {"field": "messages[2].content[1]", "type": "image_url"}
-
-
 def test_errors_speak_the_dialect_of_messages(http: httpx.Client) -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "AAAA"}}
     body = {"model": QWEN, "max_tokens": 2, "messages": [{"role": "user", "content": [image]}]}

@@ -130,22 +130,6 @@ def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
     assert found == pytest.approx(unit(states(tokens(client, "One."))[-1][:8]), abs=1e-4)
 
 
-def test_beside_an_answer(client: OpenAI) -> None:
-    stream = client.completions.create(
-        model="t/last", prompt="x", max_tokens=300, stream=True, temperature=0
-    )
-    next(stream)
-    alone = embed(client, LONG)
-    text = "".join(chunk.choices[0].text for chunk in stream)
-    assert embed(client, LONG) == alone
-    whole = (
-        client.completions.create(model="t/last", prompt="x", max_tokens=300, temperature=0)
-        .choices[0]
-        .text
-    )
-    assert whole.endswith(text)
-
-
 @pytest.mark.parametrize(
     ("model", "fields", "code"),
     [
