@@ -47,7 +47,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/staged_group tests/cli/changed_rank tests/cli/rank_site/
         tests/models/test_stage""",
     "model folders: catalog and packages": """
-        omlx/models/ tests/models/ omlx/cli/models omlx/cli/package tests/cli/test_models_listing
+        omlx/models/ tests/models/ omlx/cli/models omlx/cli/package
         tests/cli/test_packages tests/zoo/ tests/test_zoo tests/real/""",
     "model pool": """
         omlx/models/pool/ tests/models/test_pool tests/models/test_footprint
