@@ -1,4 +1,4 @@
-"""Trials on a real socket with the bundled pair: complete, interrupted, cancelled, applied."""
+"""Trials with bundled models: complete, interrupted, cancelled, applied; with a picture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
-from tests.server.running import DEMO, DRAFT, HYBRID, TARGET
+from tests.server.media.pictures import some_uri
+from tests.server.running import DEMO, DRAFT, HYBRID, SEEING, TARGET, VISION, VISION_DRAFT
 from tests.storage import homes
 
 TRIAL = f"{API}/models/{TARGET}/trial"
@@ -59,11 +60,11 @@ def own(tmp_path: Path, copied: Registry) -> Iterator[Administered]:
         yield running
 
 
-def events(client: httpx.Client) -> Iterator[dict[str, Any]]:
+def events(client: httpx.Client, trial: str = TRIAL) -> Iterator[dict[str, Any]]:
     """Yield the reports of the trial until it is over, with a new stream after each one."""
     report: dict[str, Any] = {}
     while report.get("state") not in ("done", "cancelled", "failed"):
-        with client.stream("GET", f"{TRIAL}/events") as stream:
+        with client.stream("GET", f"{trial}/events") as stream:
             assert stream.status_code == 200
             for line in stream.iter_lines():
                 if line.startswith("data: "):
@@ -354,3 +355,48 @@ def test_bars_are_as_long_as_the_speedups_beside_them_say() -> None:
     cells = [cell("off", 42.1), cell(f"draft:{SMALL_DRAFT}", 225.0, 2.0)]
     (chart,) = charts({"setups": setups, "kinds": ["code"], "cells": cells})
     assert [bar.share for bar in chart.bars] == [50.0, 100.0]
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    with administered(tmp_path_factory.mktemp("home"), SEEING, default=VISION) as running:
+        yield running
+
+
+@pytest.mark.needs_extra
+def test_questions_about_a_picture_are_measured(seeing: Administered) -> None:
+    picture, trial = some_uri(90, 70), f"{API}/models/{VISION}/trial"
+    body = {"drafts": [VISION_DRAFT], "kinds": ["picture"], "tokens": 16, "picture": picture}
+    with seeing.browser() as client:
+        assert client.post(f"{trial}/estimate", json=body).json()["fits"]
+        assert client.post(trial, json=body).status_code == 202
+        *_, report = events(client, trial)
+    assert report["state"] == "done", report["reason"]
+    assert seeing.running.engine.newest is not None
+    assert seeing.running.engine.newest.spans
+    assert report["kinds"] == ["picture"]
+    assert report["exact"]["same"] == report["exact"]["of"] > 0
+    assert {cell["samples"] for cell in report["cells"]} == {report["rounds"]}
+    kept = [file.read_bytes() for file in Path(seeing.home).rglob("*") if file.is_file()]
+    assert any(b'"kinds":["picture"]' in content for content in kept)
+    assert not any(picture[40:80].encode() in content for content in kept)
+
+
+@pytest.mark.needs_extra
+@pytest.mark.parametrize(
+    ("model", "picture", "code", "param"),
+    [
+        (VISION, "", "trial.no_picture", "picture"),
+        (VISION, "data:image/png;base64,AAAA", "image.format", "picture"),
+        (VISION, "/etc/passwd", "image.source", "picture"),
+        (TARGET, some_uri(9, 9), "image.model", "picture"),
+    ],
+)
+def test_a_picture_that_cannot_be_read_is_named(
+    seeing: Administered, model: str, picture: str, code: str, param: str
+) -> None:
+    body = {"kinds": ["picture"], "picture": picture}
+    with seeing.browser() as client:
+        answer = client.post(f"{API}/models/{model}/trial/estimate", json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, code, param)
