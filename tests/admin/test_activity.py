@@ -131,11 +131,6 @@ def test_a_request_stopped_before_its_first_token_gets_the_error_as_response(
         assert error["type"] == "invalid_request_error"
 
 
-def test_stopping_needs_a_session(server: Administered) -> None:
-    with server.browser(logged_in=False) as client:
-        assert client.post(f"{API}/requests/x/stop").status_code == 401
-
-
 def test_what_generates_nothing_is_listed_too(server: Administered) -> None:
     with server.browser() as browser:
         since = browser.get(f"{API}/live").json()["now"]
@@ -277,7 +272,7 @@ def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
     log.set_up(tmp_path)
     try:
         with administered(tmp_path) as server, server.browser() as browser:
-            for path in ("/admin", "/admin/models", "/admin/api/settings"):
+            for path in ("/admin", "/admin/models", "/admin/parts/models", "/admin/api/settings"):
                 assert browser.get(path).status_code == 200
             assert browser.get("/admin/models/no/such").status_code == 404
             browser.post(CHAT, json=body_of(CHAT, 1))
@@ -288,6 +283,7 @@ def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
         f"{API}/login",
         "/admin",
         "/admin/models",
+        "/admin/parts/models",
         f"{API}/settings",
         "/admin/models/no/such",
         CHAT,

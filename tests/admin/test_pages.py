@@ -18,7 +18,6 @@ from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.settings.schema import Scope, table
-from omlx.telemetry import log
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 from tests.server.running import DRAFT, TARGET
 
@@ -353,24 +352,6 @@ def test_unusable_models_show_their_reason_and_are_escaped(kept: Administered) -
         page = text_of(client, "/admin/models/org/other")
         assert "draft head (EAGLE)" in page
         assert "omlx-speculation" not in page
-
-
-def test_views_and_polled_addresses_are_logged_only_if_they_fail(
-    server: Administered, tmp_path: Path
-) -> None:
-    log.set_up(tmp_path)
-    try:
-        with server.browser() as client:
-            assert client.get("/admin/parts/models").status_code == 200
-            assert client.get("/admin/static/css/app.css").status_code == 200
-            assert client.get("/admin/parts/model/unknown").status_code == 404
-            assert client.get("/admin/models").status_code == 200
-    finally:
-        log.tear_down()
-    lines = [json.loads(line) for line in (tmp_path / "logs/omlx.log").read_text().splitlines()]
-    asked = [(line["path"], line["status"]) for line in lines if line["logger"] == "omlx.request"]
-    assert asked[-1] == ("/admin/parts/model/unknown", 404)
-    assert not {"/admin/parts/models", "/admin/models"} & {path for path, _ in asked}
 
 
 def test_files_of_a_page_need_no_session(server: Administered) -> None:

@@ -34,18 +34,6 @@ def test_one_style_sheet_bundles_all_in_their_layers(browser: httpx.Client) -> N
     assert same.headers["content-security-policy"]
 
 
-def test_imports_of_scripts_are_served(browser: httpx.Client) -> None:
-    folder = data_dir("static") / "js"
-    for path in folder.glob("*.js"):
-        for name in re.findall(
-            r'^import [^"]*"\./([\w-]+\.js)";$', path.read_text(encoding="utf-8"), re.M
-        ):
-            answer = browser.get(f"/admin/static/js/{name}")
-            assert answer.headers["content-type"].startswith(
-                ("text/javascript", "application/javascript")
-            ), name
-
-
 def test_what_bundled_scripts_import_is_served(browser: httpx.Client) -> None:
     bundled = sorted((data_dir("static") / BUNDLE).glob("*.js"))
     if not bundled:

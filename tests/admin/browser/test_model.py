@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.admin.browser.checks import check_accessible, check_fits, check_languages, check_words
-from tests.admin.browser.chromium import PHONE, VIEWPORTS
+from tests.admin.browser.checks import check_accessible, check_fits, check_languages
+from tests.admin.browser.chromium import PHONE
 from tests.admin.browser.site import Site, open_site, save, stored
 from tests.server.running import DRAFT, TARGET
 
@@ -137,15 +137,6 @@ def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
         expect(status).to_be_empty()
         probe.click()
         expect(status).to_have_text(f"0 of {length} tokens of this prompt are cached.")
-
-
-@pytest.mark.slow
-def test_the_card_of_prefixes_fits_and_is_accessible(busy: Site) -> None:
-    with busy.open(MODEL) as page:
-        expect(page.locator("#prefixes-clear")).to_be_visible()
-        check_fits(page)
-        check_words(page, "en")
-        check_accessible(page, VIEWPORTS)
 
 
 @pytest.mark.slow

@@ -125,18 +125,6 @@ def test_figures_tables_and_charts_agree_at_every_refresh(busy: Site) -> None:
             each.result()
 
 
-def test_failures_and_cancelled_requests_are_listed(busy: Site) -> None:
-    with busy.open("/admin") as page:
-        rows = page.locator("section[aria-labelledby=answers] tbody tr")
-        assert busy.post(model="no/such").status_code == 404
-        expect(rows.first).to_contain_text("Error 404")
-        expect(rows.first).to_contain_text("Model 'no/such' not found")
-        expect(rows.first).to_contain_text("model.not_found")
-        with busy.asking(max_tokens=3900, logit_bias=busy.running.endless()):
-            pass
-        expect(rows.first).to_contain_text("Cancelled")
-
-
 @needs_charts
 def test_charts_are_drawn_and_described(busy: Site) -> None:
     busy.ask(max_tokens=60)  # the charts show the last ten minutes

@@ -66,11 +66,6 @@ def test_in_every_language_at_every_size(each_page: CheckEach, language: str) ->
     each_page(check, locale=language)
 
 
-@pytest.mark.slow
-def test_they_can_be_used_by_keyboard_alone(each_page: CheckEach) -> None:
-    each_page(check_keyboard)
-
-
 @pytest.mark.parametrize("listed", few(PAGES, *PAGES[::4]), ids=lambda listed: listed.name)
 def test_it_is_accessible(busy: Site, listed: Listed) -> None:
     with busy.open(listed.path, NOT_FOUND, logged_in=listed.logged_in) as page:
