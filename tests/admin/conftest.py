@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -18,3 +19,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
 def browser(server: Administered) -> Iterator[httpx.Client]:
     with server.browser() as client:
         yield client
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Administered]:
+    with administered(tmp_path) as running:
+        yield running

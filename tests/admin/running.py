@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import httpx
@@ -24,7 +23,7 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
 from omlx.settings.store import Store
-from tests.server.running import DEMO, OFFLINE, PATIENCE_S, TARGET, Running, omlx
+from tests.server.running import DEMO, OFFLINE, TARGET, Running, omlx
 
 PASSWORD = "correct horse"
 API = "/admin/api"
@@ -62,17 +61,6 @@ class Administered:
             "logit_bias": self.running.endless(),
             "max_tokens": 3000,
         }
-
-
-@contextmanager
-def held(server: Administered) -> Iterator[None]:
-    """The engine computes nothing while the block runs."""
-    release = Event()
-    server.running.engine.call(lambda: release.wait(PATIENCE_S))
-    try:
-        yield
-    finally:
-        release.set()
 
 
 @contextmanager

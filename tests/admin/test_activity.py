@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from itertools import product
@@ -40,7 +40,7 @@ from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
 from omlx.telemetry.usage import FAILURE, Minutes, Usage
-from tests.admin.running import API, Administered, administered, change, held
+from tests.admin.running import API, Administered, administered, change
 from tests.server.running import PATIENCE_S, TARGET
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
@@ -48,12 +48,6 @@ PART = "/admin/parts/activity/ended"
 SAY = [{"role": "user", "content": "Go on about swordfish."}]
 STOPPED = "The request was stopped in the dashboard."
 Json = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
-    with administered(tmp_path_factory.mktemp("home")) as running:
-        yield running
 
 
 def active_id(browser: httpx.Client, tokens: int = 0) -> str:
@@ -121,7 +115,7 @@ def test_a_request_stopped_before_its_first_token_gets_the_error_as_response(
         ThreadPoolExecutor(1) as pool,
     ):
         client.post(CHAT, json=body_of(CHAT, 1))
-        with held(server):
+        with server.running.engine.held():
             asked = pool.submit(client.post, path, json=body_of(path, 16))
             browser.post(f"{API}/requests/{active_id(browser)}/stop")
             answer = asked.result()

@@ -25,12 +25,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
         yield running
 
 
-@pytest.fixture
-def browser(server: Administered) -> Iterator[httpx.Client]:
-    with server.browser() as client:
-        yield client
-
-
 def ask(server: Administered, key: str) -> httpx.Response:
     body: dict[str, Any] = {"model": TARGET, "messages": [{"role": "user", "content": "a"}]}
     headers = {"Authorization": f"Bearer {key}", "User-Agent": "robot/1"}

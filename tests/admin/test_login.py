@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -48,12 +47,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Administered]:
-    with administered(tmp_path) as running:
-        yield running
 
 
 def set_password(

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 
 import httpx
 import pytest
@@ -159,12 +158,6 @@ def test_opening_a_login_link_does_not_use_it_up(fresh: Administered) -> None:
         assert client.get("/admin").status_code == 303
         assert client.post(f"{API}/login", json={"token": token}).status_code == 200
         assert client.get("/admin").status_code == 200
-
-
-@pytest.fixture
-def fresh(tmp_path: Path) -> Iterator[Administered]:
-    with administered(tmp_path) as running:
-        yield running
 
 
 def test_the_login_asks_for_a_password_if_one_is_set(fresh: Administered) -> None:

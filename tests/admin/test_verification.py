@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from omlx.engine.loop import LoadedModel
-from tests.admin.running import API, Administered, administered, held
+from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 from tests.storage import homes
 
@@ -83,7 +83,7 @@ def test_only_kept_answers_have_a_button(server: Administered) -> None:
 def test_one_answer_is_verified_at_a_time(server: Administered) -> None:
     with server.browser() as browser, ThreadPoolExecutor(2) as pool:
         id = answer(browser)
-        with held(server):
+        with server.running.engine.held():
             posts = [pool.submit(verify, browser, id) for _ in range(2)]
             (refused,), (accepted,) = wait(posts, return_when=FIRST_COMPLETED)
         error = refused.result()
@@ -101,7 +101,7 @@ def leave(browser: httpx.Client, id: str) -> None:
 def test_a_verification_ends_with_its_browser(server: Administered) -> None:
     with server.browser() as browser:
         id = answer(browser)
-        with held(server):
+        with server.running.engine.held():
             for _ in range(2):  # the second one is accepted once the first has ended
                 with pytest.raises(httpx.ReadTimeout):
                     leave(browser, id)

@@ -119,6 +119,19 @@ class WatchedEngine(EngineThread):
             self.cancelled.setdefault(request_id, self.steps)
             self._change.notify_all()
 
+    @contextmanager
+    def held(self) -> Iterator[threading.Event]:
+        """Stand still until the event, which comes at the end of the block at the latest.
+
+        The model that a test asks must be loaded before.
+        """
+        event = threading.Event()
+        self.call(lambda: event.wait(PATIENCE_S))
+        try:
+            yield event
+        finally:
+            event.set()
+
     def forget(self) -> None:
         """Drop all records, so that a long run does not grow."""
         with self._change:

@@ -17,9 +17,9 @@ from openai import OpenAI
 from omlx.models.catalog.discovery import BUNDLED, Registry
 from omlx.models.catalog.registry import ModelEntry
 from tests.lanes import few
-from tests.schemas import SMALL, listed, record
 from tests.server.dialects import user
 from tests.server.running import TARGET, omlx
+from tests.server.test_contract import FORCED as SCHEMAS
 from tests.text.test_harmony import TEMPLATE
 
 M3: Final = "]<]minimax[>["
@@ -37,13 +37,6 @@ FAMILIES: Final = {
 """By family: a chat template, and its markers, which stand in the place of tokens that the bundled
 model has, the first one in that of `<|endoftext|>`, which ends generation.
 """
-BOOK: Final[Any] = record(
-    ["city", "nights"],
-    city={"type": "string", "minLength": 1, "maxLength": 6},
-    nights={"type": "integer", "minimum": 1, "maximum": 14},
-    guests=listed(record(name={"type": "string", "maxLength": 4}, age=SMALL), 0, 2),
-)
-SCHEMAS: Final = {"book": BOOK, "look": record(at={"type": "string", "pattern": "^/[a-z]{1,6}$"})}
 ASKED: Final[list[Any]] = user("Say something else.")
 
 

@@ -130,17 +130,6 @@ def snapshot(
     return ModelSnapshot(drafters, off, {}, None, {**CostModel().to_json(), **costs}, EMPTY)
 
 
-def test_nothing_is_known_of_a_model_that_is_not_loaded() -> None:
-    record = status.speculation(SpeculationConfig(), None, None, ())
-    assert (record["configured"], record["effective"], record["speedup"], record["costs"]) == (
-        "auto",
-        None,
-        None,
-        None,
-    )
-    assert record["drafters"] == {}
-
-
 def test_a_cache_that_refused_every_insertion_has_a_warning() -> None:
     assert status.prefixes(EMPTY)["warning"] is None
     assert status.prefixes(replace(EMPTY, asked=3, refused=2))["warning"] is None
@@ -167,12 +156,6 @@ def test_effective_is_what_is_left_of_the_strategy() -> None:
         effective("draft", lookup) == effective("off", DRAFTERS) == effective("auto", {}) == "off"
     )
     assert effective("auto", DRAFTERS, Reason("spec.off.cache", {"layers": "X"})) == "off"
-
-
-def test_a_cache_that_cannot_go_back_is_the_reason() -> None:
-    off = Reason("spec.off.cache", {"layers": "X"})
-    record = status.speculation(SpeculationConfig(), None, snapshot(off=off), ())
-    assert record["reason"]["code"] == "spec.off.cache"
 
 
 def test_live_acceptance_is_by_position_and_the_newest_gate_counts() -> None:

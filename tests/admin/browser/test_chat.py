@@ -22,7 +22,7 @@ from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.site import CLIPBOARD, Site, copied, open_site
 from tests.models.vision.folders import save_vlm
-from tests.server.running import DEMO, DRAFT, PATIENCE_S, TARGET
+from tests.server.running import DEMO, DRAFT, TARGET
 
 COUNT: Final = "Count to 20."
 COUNTED: Final = ", ".join(map(str, range(1, 21)))
@@ -83,12 +83,8 @@ def held(site: Site, page: Page) -> Iterator[threading.Event]:
     fill(page, schema=LONG, thinking="off")
     ask(page, "Write words.")
     expect(page.locator('.answer [data-part="text"]').last).to_contain_text("word")
-    event = threading.Event()
-    site.running.engine.call(lambda: event.wait(PATIENCE_S))
-    try:
+    with site.running.engine.held() as event:
         yield event
-    finally:
-        event.set()
 
 
 def choose(page: Page, model: str) -> None:

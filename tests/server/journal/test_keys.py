@@ -18,7 +18,7 @@ from openai import OpenAI
 from omlx.server.journal.journal import Part, Table
 from tests.server.dialects import user
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
-from tests.server.running import PATIENCE_S, TARGET, Running
+from tests.server.running import TARGET, Running
 from tests.server.test_api_keys import MAIN, Keyed, keyed
 
 KEY = {"Idempotency-Key": "one"}
@@ -35,10 +35,8 @@ def client(speller: Running, tmp_path: Path) -> Iterator[httpx.Client]:
 def go_on(speller: Running, client: httpx.Client) -> Iterator[threading.Event]:
     """The engine waits for it, with the model loaded."""
     client.post(PATHS["chat"], json=SAYS | {"max_tokens": 1})
-    event = threading.Event()
-    speller.engine.call(lambda: event.wait(PATIENCE_S))
-    yield event
-    event.set()
+    with speller.engine.held() as event:
+        yield event
 
 
 @pytest.mark.parametrize("dialect", ["chat", "messages"])
@@ -286,9 +284,7 @@ def test_an_item_with_an_id_of_the_client_is_the_one_of_its_own_response(clients
 
 def test_a_response_in_progress_is_its_makers_alone(speller: Running, clients: Clients) -> None:
     clients.maker.post(RESPONSES, json=SHORT)
-    go_on = threading.Event()  # until then the engine waits, with the model loaded
-    speller.engine.call(lambda: go_on.wait(PATIENCE_S))
-    try:
+    with speller.engine.held():
         id = clients.maker.post(RESPONSES, json=LONG | {"background": True}).json()["id"]
         for other in clients.others:
             assert other.get(f"{RESPONSES}/{id}").status_code == 404
@@ -297,8 +293,6 @@ def test_a_response_in_progress_is_its_makers_alone(speller: Running, clients: C
             assert other.delete(f"{RESPONSES}/{id}").status_code == 404
         assert clients.maker.get(f"{RESPONSES}/{id}").json()["status"] == "in_progress"
         assert clients.maker.post(f"{RESPONSES}/{id}/cancel").json()["status"] == "cancelled"
-    finally:
-        go_on.set()
 
 
 def test_the_next_process_knows_whose_they_are(speller: Running, tmp_path: Path) -> None:

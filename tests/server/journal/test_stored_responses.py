@@ -4,7 +4,6 @@ continue by themselves."""
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -133,14 +132,10 @@ def test_a_response_in_progress_keeps_its_record(speller: Running, tmp_path: Pat
     """It cannot be deleted, and an attempt to do so takes nothing from it."""
     with journaled(speller, tmp_path) as (client, _):
         client.post(RESPONSES, json=SAYS)
-        go_on = threading.Event()  # until then the engine waits, with the model loaded
-        speller.engine.call(lambda: go_on.wait(PATIENCE_S))
-        try:
+        with speller.engine.held():
             id = client.post(RESPONSES, json=SAYS | {"background": True}).json()["id"]
             assert client.delete(f"{RESPONSES}/{id}").status_code == 404
             assert attempts(tmp_path) == 1
-        finally:
-            go_on.set()
         assert finished(client, id)["status"] != "failed"
 
 

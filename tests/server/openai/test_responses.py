@@ -316,10 +316,8 @@ LONG: dict[str, Any] = {"model": TARGET, "input": "word " * 300, "background": T
 def go_on(speller: Running, spelling: OpenAI) -> Iterator[threading.Event]:
     """The engine waits for it, with the model loaded."""
     spelling.responses.create(model=TARGET, input="a", max_output_tokens=1)
-    event = threading.Event()
-    speller.engine.call(lambda: event.wait(PATIENCE_S))
-    yield event
-    event.set()
+    with speller.engine.held() as event:
+        yield event
 
 
 def test_a_background_response_is_streamed(spelling: OpenAI) -> None:

@@ -14,9 +14,10 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from tests.lanes import few
-from tests.schemas import SMALL, listed, record
 from tests.server.dialects import markup, user
 from tests.server.running import TARGET, Running
+from tests.server.test_contract import BOOK
+from tests.server.test_contract import FORCED as SCHEMAS
 
 PLAIN = {"chat_template_kwargs": {"enable_thinking": False}}
 
@@ -172,14 +173,6 @@ def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
     assert speller.engine.wait_until_ended(first["id"])
 
 
-BOOK = record(
-    ["city", "nights"],
-    city={"enum": ["Oslo", "Zürich", "Porto"]},
-    nights={"type": "integer", "minimum": 1, "maximum": 14},
-    guests=listed(record(name={"type": "string", "maxLength": 8}, age=SMALL), 0, 2),
-)
-LOOK = record(at={"type": "string", "pattern": "^/[a-z]{1,6}$"})
-SCHEMAS = {"book": BOOK, "look": LOOK}
 ASKED = user("Say something else.")
 FORCED = [
     {"type": "function", "function": {"name": name, "parameters": schema}}
