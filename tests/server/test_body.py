@@ -1,4 +1,4 @@
-"""Bodies: judged before they are parsed, of any shape, told in sentences of ours what is wrong."""
+"""Bodies of any shape: judged before they are parsed, what is wrong with them in our sentences."""
 
 from __future__ import annotations
 
