@@ -1,6 +1,6 @@
 """Precedence in every combination of sources, and what is said about values that cannot be.
 
-Requests come over HTTP, are no layer, and go before all: tests/server/test_request_settings.py.
+Requests come over HTTP, are no layer, and go before all: tests/server/test_settings_files.py.
 """
 
 from __future__ import annotations
