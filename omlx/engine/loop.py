@@ -219,8 +219,7 @@ class EngineLoop:
             off_reason=off_reason,
             missing={kind: why for kind, why in reasons.items() if kind not in kinds},
             draft_length=DEFAULT_DRAFT_LENGTH if fixed is None else DraftLength.exactly(fixed),
-            recurrent=self.runner.traits.recurrent,
-            recorded=self.runner.traits.recorded,
+            traits=self.runner.traits,
             cost_model=cost_model or self.cost_model,
             widest=None if bounds is None else bounds.width,
         )

@@ -323,9 +323,9 @@ class Traits:
     their states in passes of at most `recorded` tokens.
     """
 
-    recurrent: bool
-    sliding_window: int | None
-    unsupported: tuple[str, ...]
+    recurrent: bool = False
+    sliding_window: int | None = None
+    unsupported: tuple[str, ...] = ()
     recorded: int = 0
 
     def replays(self, width: int) -> bool:
@@ -340,6 +340,8 @@ class Traits:
             return "slice"
         return "trim"
 
+
+ATTENTION_ALONE: Final = Traits()
 
 T = TypeVar("T")
 

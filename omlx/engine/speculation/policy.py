@@ -23,6 +23,7 @@ from omlx.engine.speculation.cost_model import PLAIN, SHORT_LAG, CostModel
 from omlx.engine.speculation.decide import Decision, Pass, RowForecast, certain
 from omlx.engine.speculation.drafter import PROMPT_END, Proposal
 from omlx.engine.step.row import Interval
+from omlx.engine.types import ATTENTION_ALONE, Traits
 from omlx.errors import Reason
 
 
@@ -84,9 +85,8 @@ def plain(pending: int) -> Candidate:
 class RowPolicy:
     """Decides for one request.
 
-    `cost_model` and `history` belong to the model and outlive the request.
-    Models with `recurrent` layers leave accepted tokens pending after a rejection, except in
-    windows of at most `recorded` tokens.
+    `cost_model` and `history` belong to the model, which has these `traits`, and outlive the
+    request.
     """
 
     def __init__(
@@ -94,17 +94,14 @@ class RowPolicy:
         cost_model: CostModel,
         history: History,
         draft_length: DraftLength | None = None,
-        *,
-        recurrent: bool = False,
-        recorded: int = 0,
+        traits: Traits = ATTENTION_ALONE,
     ) -> None:
         self.cost_model = cost_model
         self.draft_length = draft_length or DEFAULT_DRAFT_LENGTH
         self.records: dict[str, DrafterRecord] = {}
         self._fixed = self.draft_length.fixed is not None
         self._history = history
-        self._recurrent = recurrent
-        self._recorded = recorded
+        self._traits = traits
         self._budget = ExplorationBudget(history.savings)
         self._steps = 0
         self._drafted = 0  # tokens of the draft in flight
@@ -192,7 +189,7 @@ class RowPolicy:
         tokens, seconds, rejection_s = [1.0], [0.0], 0.0
         for k in range(1, len(reach)):
             # after a rejection the accepted tokens are computed again
-            if self._recurrent and pending + k > self._recorded:
+            if self._traits.replays(pending + k):
                 if step.rows > 1 and reach[k] < CONFIG.likely:
                     break
                 again_s = max(0.0, verify(pending + k, context) - single_s)

@@ -17,7 +17,7 @@ from omlx.engine.speculation.drafting import Drafting, PassChoice, RowRecord, lo
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.strategy import TRAINED, Clause, Strategy
 from omlx.engine.step.row import Interval, Row
-from omlx.engine.types import Request
+from omlx.engine.types import ATTENTION_ALONE, Request, Traits
 from omlx.errors import Reason
 from omlx.records import DrafterStats, Gate
 
@@ -40,18 +40,15 @@ class Speculator:
     """The drafters of one loaded model and the record of each row.
 
     `off_reason` says why none may draft (a cache that cannot be rolled back), `missing` why there
-    is no drafter of a kind. `draft_length` holds for requests without bounds of their
-    own. `recurrent` targets leave accepted tokens pending after a rejection, except in windows
-    of at most `recorded` tokens. A window has at most
-    `widest` tokens; None: no bound.
+    is no drafter of a kind. `draft_length` holds for requests without bounds of their own. `traits`
+    are those of the target. A window has at most `widest` tokens; None: no bound.
     """
 
     drafters: Sequence[Drafter]
     off_reason: Reason | None = None
     missing: Mapping[str, Reason] = field(default_factory=lambda: dict(MISSING))
     draft_length: DraftLength = DEFAULT_DRAFT_LENGTH
-    recurrent: bool = False
-    recorded: int = 0
+    traits: Traits = ATTENTION_ALONE
     cost_model: CostModel = field(default_factory=CostModel)
     widest: int | None = None
     _history: History = field(default_factory=History)
@@ -298,9 +295,7 @@ class Speculator:
                 drafters.append(drafter)
             else:
                 off_reasons[drafter.name] = refusal
-        policy = RowPolicy(
-            self.cost_model, self._history, length, recurrent=self.recurrent, recorded=self.recorded
-        )
+        policy = RowPolicy(self.cost_model, self._history, length, self.traits)
         return RowRecord(row, policy, drafters, clauses, off_reasons)
 
     def _clause(self, drafter: Drafter, row: Row) -> Clause | None:

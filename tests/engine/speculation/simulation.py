@@ -21,7 +21,7 @@ from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.speculation.strategy import AUTO, Clause, Strategy
 from omlx.engine.step.row import Clock, Interval, Row
-from omlx.engine.types import Request, Speculation
+from omlx.engine.types import Request, Speculation, Traits
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Part, Text, text
 
 FIRST_TIMED, TIMED_EVERY = 4, 16
@@ -121,7 +121,7 @@ class Engine:
         if machine.draft:
             drafters.append(self.model)
         self.speculator = Speculator(
-            drafters, recurrent=machine.recurrent, cost_model=cost_model, _history=history
+            drafters, traits=Traits(machine.recurrent), cost_model=cost_model, _history=history
         )
         self.log: list[tuple[int, str, int, int]] = []
         self.now = 0.0

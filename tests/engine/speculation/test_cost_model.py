@@ -9,6 +9,7 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable, bucket_of
 from omlx.engine.speculation.drafter import Proposal
 from omlx.engine.speculation.policy import History, RowPolicy
+from omlx.engine.types import Traits
 
 HOURS = 3600.0
 
@@ -188,7 +189,7 @@ def test_catching_up_never_takes_negative_time() -> None:
 def test_of_rows_that_share_a_pass_hybrids_draft_only_likely_tokens() -> None:
     longest = {}
     for rows, recurrent in ((1, True), (2, True), (2, False)):
-        policy = RowPolicy(model := fixed_costs(flat), History(), recurrent=recurrent)
+        policy = RowPolicy(model := fixed_costs(flat), History(), traits=Traits(recurrent))
         model.learn_batch(2, PLAIN, 100, flat(2))
         step = model.next_pass(rows, 100)
         candidate = policy.choose([Proposal("draft", 16, lag=1)], 1, step).best

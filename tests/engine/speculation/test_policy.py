@@ -15,6 +15,7 @@ from omlx.engine.speculation.drafter import Proposal
 from omlx.engine.speculation.policy import Choice, GateState, History, RowPolicy
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.row import Interval
+from omlx.engine.types import Traits
 
 CONTEXT = 100
 EIGHT = Clause("draft", draft_length=DraftLength(min=8))
@@ -286,7 +287,7 @@ def test_a_forecast_includes_the_tokens_that_a_rejection_leaves_pending():
         history.learn(0, 8, 2)
     table = costs(row=0.25, draft=0.02)
     plain, hybrid = (
-        RowPolicy(table, History({"draft": copy.deepcopy(history)}), recurrent=recurrent)
+        RowPolicy(table, History({"draft": copy.deepcopy(history)}), traits=Traits(recurrent))
         for recurrent in (False, True)
     )
     assert decided(hybrid, MODEL, 1, CONTEXT).speedup < decided(plain, MODEL, 1, CONTEXT).speedup
@@ -298,7 +299,7 @@ def test_a_draft_is_taken_where_the_pass_is_cheaper_with_it_than_without():
     for _ in range(CONFIG.samples):
         for width, seconds in {PLAIN: 1.0, 1: 1.0, 8: 2.08, 12: 3.31, 16: 1.82, 32: 2.85}.items():
             table.target.learn(width, CONTEXT, seconds)
-    row = policy(table, recurrent=True)
+    row = policy(table, traits=Traits(recurrent=True))
     row.observe_verification(LOOKUP, 8, 8)
     proposal = Proposal("ngram", 4, match=40)
     assert chosen(row, [proposal], 12, CONTEXT) == (proposal, 4)
