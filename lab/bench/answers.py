@@ -97,11 +97,7 @@ class Head:
 
 
 def answers(
-    subject: Subject,
-    workload: Workload,
-    trials: int,
-    streams: int = 1,
-    head: Head | None = None,
+    subject: Subject, workload: Workload, trials: int, streams: int = 1, head: Head | None = None
 ) -> list[Json]:
     """Return `prompt` and `answer` in ids, and where the draft model or the `head` is right.
 

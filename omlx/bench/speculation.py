@@ -33,13 +33,7 @@ from omlx.bench.console import (
     table,
     write_json,
 )
-from omlx.bench.outcome import (
-    MODEL,
-    Comparison,
-    Outcome,
-    auto_against_fixed,
-    declared_draft_length,
-)
+from omlx.bench.outcome import MODEL, Comparison, Outcome, auto_against_fixed, declared_draft_length
 from omlx.bench.subject import Subject, read_subject, untrained
 from omlx.bench.workloads import WORKLOAD_NAMES, WORKLOADS
 

@@ -206,10 +206,7 @@ class isolate:
     __slots__ = ("_args", "_on_error", "_waits", "error")
 
     def __init__(
-        self,
-        on_error: Callable[..., object] | None = None,
-        *args: object,
-        waits: bool = False,
+        self, on_error: Callable[..., object] | None = None, *args: object, waits: bool = False
     ) -> None:
         self._on_error = on_error
         self._args = args

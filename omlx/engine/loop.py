@@ -63,12 +63,7 @@ class EngineLoop:
     `disks` are the tiers below the prefix caches of the model and of its draft model.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        scheduler: Scheduler,
-        disks: Sequence[Disk] = (),
-    ) -> None:
+    def __init__(self, runner: Runner, scheduler: Scheduler, disks: Sequence[Disk] = ()) -> None:
         self.runner = runner
         self.scheduler = scheduler
         self.disks = [disk for disk in disks if isinstance(disk, DiskTier)]

@@ -163,12 +163,7 @@ class MemoryGuard:
         return _evict_prefixes(self.clients, nbytes)
 
     def admit(
-        self,
-        client: MemoryClient,
-        request: Request,
-        need: int,
-        since: float,
-        activations: int = 0,
+        self, client: MemoryClient, request: Request, need: int, since: float, activations: int = 0
     ) -> Verdict:
         """Judge the head of a client's queue, which needs `need` bytes, `activations` while it is
         read, and was submitted at `since`.

@@ -12,15 +12,7 @@ from omlx.engine.device.gpu import device_kind
 from omlx.engine.device.kinds import copy_state, span_of
 from omlx.engine.device.model import Cache, Model
 from omlx.engine.device.payloads import copy, of_kind
-from omlx.engine.disk.record import (
-    FORMAT,
-    Part,
-    Record,
-    Spec,
-    TokenChain,
-    nbytes_of,
-    with_rows,
-)
+from omlx.engine.disk.record import FORMAT, Part, Record, Spec, TokenChain, nbytes_of, with_rows
 from omlx.engine.disk.serial import spec_of
 from omlx.engine.disk.tier import DiskTier
 from omlx.engine.loop import EngineLoop

@@ -18,12 +18,11 @@ from omlx.engine.memory import stepped
 from omlx.engine.piece import Room
 from omlx.engine.speculation.strategy import OFF
 from omlx.engine.types import Request, Sampling, Speculation
-from omlx.errors import BadRequest, Overloaded, Reason
+from omlx.errors import BadRequest, Overloaded, Reason, optional_reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, Streams, stop_bias
 from omlx.measure.spread import Spread, rotate
 from omlx.measure.texts import prompts_of_length
-from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 
 SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
@@ -235,31 +234,29 @@ class Benchmark(Measurement):
                 _request(f"{self.id}-{row}", tokens, place.mode, lease.served)
                 for row, tokens in enumerate(self._prompts[: place.point.streams])
             ]
-            peak = _Peak(runner.pool)
-            streams = await runner.run(lease, requests, peak.look)
+            used: list[int] = []
+            streams = await runner.run(
+                lease, requests, lambda tokens: used.append(runner.pool.used_bytes)
+            )
             if streams is not None:
-                return Figures.of(streams, peak.most_bytes, cold=place.cold)
+                return Figures.of(streams, max(used, default=0), cold=place.cold)
             self.discarded += 1
 
     def report(self) -> Json:
-        """Return the state as JSON: null if not measured, rates in tokens per second."""
-        now, left_s = self.now, self.left_s
+        """Add points and figures: null if not measured, rates in tokens per second."""
+        now = self.now
         return {
-            "id": self.id,
-            "model": self.model,
+            **super().report(),
             "longest": self.longest,
-            "state": self.state.value,
-            "reason": _reason(self.reason),
             "share": round(self.share, 4),
-            "left_s": None if left_s is None else round(left_s, 1),
-            "discarded": self.discarded,
             "now": None if now is None else {**now.point.to_json(), "mode": now.mode.value},
             "draft": self.draft,
             "drafters": list(self.drafters),
-            "no_drafts": _reason(self.no_drafts),
+            "no_drafts": optional_reason(self.no_drafts),
             "rows": [self._row(point) for point in self.points],
             "left_out": [
-                {**point.to_json(), "reason": _reason(why)} for point, why in self.left_out.items()
+                {**point.to_json(), "reason": why.to_json()}
+                for point, why in self.left_out.items()
             ],
         }
 
@@ -327,17 +324,6 @@ def row_verdict(plain: Mapping[int, Figures], drafted: Mapping[int, Figures]) ->
     return {"code": f"benchmark.verdict.{effect}", "speedup": speedup, "low": low, "high": high}
 
 
-class _Peak:
-    """Peak memory of the process, in bytes."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self.most_bytes = 0
-
-    def look(self, tokens: int) -> None:
-        self.most_bytes = max(self.most_bytes, self._pool.used_bytes)
-
-
 def _request(request_id: str, tokens: tuple[int, ...], mode: Mode, served: ServedModel) -> Request:
     """Return a greedy request of exactly `ANSWER_TOKENS` tokens."""
     speculation = Speculation(OFF)
@@ -363,7 +349,3 @@ def _median(values: Iterable[float | None], digits: int = 1) -> float | None:
 def _spread(figures: Sequence[Figures]) -> Json | None:
     rates = [found.decode for found in figures if found.decode is not None]
     return Spread.of(rates).to_json(1) if rates else None
-
-
-def _reason(reason: Reason | None) -> Json | None:
-    return None if reason is None else {"code": reason.code, "params": dict(reason.params)}

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, Request, TokensCommitted
-from omlx.errors import Conflict, OmlxError, Reason
+from omlx.errors import Conflict, OmlxError, Reason, optional_reason
 from omlx.measure.results import Conditions, ResultStore
 from omlx.measure.sample import Meter, Sample
 from omlx.models.pool.pool import Pool
@@ -95,9 +95,17 @@ class Measurement(ABC):
     async def measure(self, runner: Runner) -> None:
         """Measure to the end. Raises OmlxError; the caller sets the final state."""
 
-    @abstractmethod
     def report(self) -> dict[str, Any]:
-        """Return the state as JSON: shown while running, stored, exported."""
+        """Return the state as JSON: shown while running, stored, exported; `left_s` in seconds."""
+        left_s = self.left_s
+        return {
+            "id": self.id,
+            "model": self.model,
+            "state": self.state.value,
+            "reason": optional_reason(self.reason),
+            "left_s": None if left_s is None else round(left_s, 1),
+            "discarded": self.discarded,
+        }
 
     @abstractmethod
     def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:

@@ -163,6 +163,10 @@ class Samples:
         ]
         return max(filter(None, factors), default=None)
 
+    def unsteady(self, configuration: TrialConfiguration, kind: Kind) -> bool:
+        """Return whether the machine was busy, or gave figures that a repeat would not confirm."""
+        return self.busy(configuration, kind) or self.noise(configuration, kind) is not None
+
     def acceptance_rate(self, configuration: TrialConfiguration, kind: Kind) -> float | None:
         samples = list(self._of(configuration, kind))
         return total(samples).acceptance_rate if samples else None
@@ -190,7 +194,7 @@ class Samples:
         True if a difference is notable but not clear, or if the machine was busy or noisy.
         """
         for configuration, kind in product(configurations, kinds):
-            if self.busy(configuration, kind) or self.noise(configuration, kind):
+            if self.unsteady(configuration, kind):
                 return True
             spread = self.spread(configuration, kind)
             if configuration != PLAIN and spread is not None and spread.gain is Gain.UNCLEAR:

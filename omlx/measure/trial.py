@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
 from omlx.engine.vision.spans import ImageSpan, PreparedImage
-from omlx.errors import BadRequest, ModelError, OmlxError, Reason, optional_reason
+from omlx.errors import BadRequest, ModelError, OmlxError, Reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, stop_bias
 from omlx.measure.samples import (
@@ -244,26 +244,21 @@ class Trial(Measurement):
         self.change()
 
     def report(self) -> Json:
-        """Return the state as JSON: null if not measured yet; `left_s` in seconds."""
+        """Add plan and cells: null if not measured yet."""
         plan, samples = self.plan, self.samples
         now = None
         if self.now is not None:
             setup, kind = self.now.configuration.name, self.now.kind.value
             now = {"setup": setup, "kind": kind, "tokens": self.now_tokens}
         return {
-            "id": self.id,
-            "model": plan.model,
+            **super().report(),
             "drafts": list(plan.drafts),
             "kinds": [kind.value for kind in plan.kinds],
             "tokens": plan.tokens,
-            "state": self.state.value,
-            "reason": optional_reason(self.reason),
             "done": self.done,
             "total": self.total,
             "rounds": self.rounds,
             "most_rounds": MAX_ROUNDS,
-            "left_s": _optional(lambda seconds: round(seconds, 1), self.left_s),
-            "discarded": self.discarded,
             "now": now,
             "setups": [configuration.to_json() for configuration in plan.configurations],
             "cells": [
@@ -282,14 +277,10 @@ class Trial(Measurement):
         for draft in self.plan.drafts:
             auto = TrialConfiguration("auto", draft)
             # An earlier figure stays where the machine gave none that a repeat would confirm.
-            if not any(self._unsteady(auto, kind) for kind in self.plan.kinds):
+            if not any(self.samples.unsteady(auto, kind) for kind in self.plan.kinds):
                 result = self._draft_record(auto)
                 drafts[draft] = StoredResult(result, at, conditions)
         store.save_trial(self.model, StoredResult(record, at, conditions), drafts)
-
-    def _unsteady(self, configuration: TrialConfiguration, kind: Kind) -> bool:
-        samples = self.samples
-        return samples.busy(configuration, kind) or bool(samples.noise(configuration, kind))
 
     def _draft_record(self, configuration: TrialConfiguration) -> Json:
         """Return the speed-ups of `configuration` for the draft picker."""

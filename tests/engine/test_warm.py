@@ -11,13 +11,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.engine.build import build_loop
-from omlx.engine.device.gpu import (
-    DURATION_S,
-    INTERVAL_S,
-    KeepWarm,
-    evaluate_little,
-    warm_gpu,
-)
+from omlx.engine.device.gpu import DURATION_S, INTERVAL_S, KeepWarm, evaluate_little, warm_gpu
 from omlx.engine.thread import EngineThread
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request

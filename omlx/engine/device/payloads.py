@@ -123,7 +123,8 @@ class Payloads:
         row_bytes = {kind: bytes_per_token(cache, kind) for kind in ("rows", "window")}
         for run in runs(missing, lambda piece: piece.tokens * row_bytes.get(piece.kind, 0)):
             whole = Piece(0, run[0].kind, run[0].start, run[-1].stop)
-            copies.append(_copy_of(cache, whole))
+            arrays = tuple(copy(layer, whole) for layer in of_kind(cache, whole.kind))
+            copies.append(Payload(whole.kind, whole.start, whole.stop, arrays))
             kept.update({piece.id: Share(piece.start, piece.stop, copies[-1]) for piece in run})
         mx.eval([payload.arrays for payload in copies])
         self._kept.update(kept)
@@ -229,11 +230,6 @@ def _share_of(payloads: Sequence[Payload], piece: Piece) -> Share | None:
     if piece.kind != "state":
         return Share(piece.start, piece.stop, payload)
     return Share(payload.start, payload.stop, payload) if payload.stop == piece.stop else None
-
-
-def _copy_of(cache: Cache, piece: Piece) -> Payload:
-    arrays = tuple(copy(layer, piece) for layer in of_kind(cache, piece.kind))
-    return Payload(piece.kind, piece.start, piece.stop, arrays)
 
 
 def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:

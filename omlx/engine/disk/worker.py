@@ -166,7 +166,9 @@ class DiskWorker:
         self._access.attempt(just_open)
         while True:
             with self._changed:
-                self._changed.wait_for(self._has_work, IDLE_CHECK_S)
+                self._changed.wait_for(
+                    lambda: self._closing or self._urgent or self._writes, IDLE_CHECK_S
+                )
                 job = self._next()
             if job is None and self._closing:
                 break
@@ -182,9 +184,6 @@ class DiskWorker:
             if isinstance(job, Query):
                 job.end()
         self._access.close()
-
-    def _has_work(self) -> bool:
-        return self._closing or bool(self._urgent) or bool(self._writes)
 
     def _next(self) -> Fetch | Record | Work | None:
         self._serving = None

@@ -140,13 +140,7 @@ class Speculator:
         self.record_of(row).disable(error)
 
     def observe_verification(
-        self,
-        row: Row,
-        drafter: str,
-        proposed: int,
-        accepted: int,
-        outcome: str,
-        rollback: str,
+        self, row: Row, drafter: str, proposed: int, accepted: int, outcome: str, rollback: str
     ) -> None:
         """Count a verified window: its `outcome`, and by which `rollback` the cache went back."""
         record = self.record_of(row)

@@ -19,13 +19,7 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.step.masking import KnownTokensMask
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.priority import (
-    QUANTUM_S,
-    least_urgent,
-    most_urgent,
-    starved,
-    wait_begins,
-)
+from omlx.engine.step.priority import QUANTUM_S, least_urgent, most_urgent, starved, wait_begins
 from omlx.engine.step.row import Clock, Row, Status
 from omlx.engine.types import Event, Failed, Limits, Request
 from omlx.engine.vision.features import Looks
