@@ -224,6 +224,7 @@ class Benchmark(Measurement):
 
     async def _sample(self, runner: Runner, place: Place) -> Figures:
         """Repeat the sample until no user request interrupts."""
+        used: list[int] = []  # bytes of the process, as tokens come
         while True:
             if place.cold:  # again, too: an interrupted sample has cached a part of its prompt
                 tokens, name = place.point.tokens, uuid.uuid4().hex
@@ -234,7 +235,7 @@ class Benchmark(Measurement):
                 _request(f"{self.id}-{row}", tokens, place.mode, lease.served)
                 for row, tokens in enumerate(self._prompts[: place.point.streams])
             ]
-            used: list[int] = []
+            used.clear()
             streams = await runner.run(
                 lease, requests, lambda tokens: used.append(runner.pool.used_bytes)
             )
@@ -255,8 +256,7 @@ class Benchmark(Measurement):
             "no_drafts": optional_reason(self.no_drafts),
             "rows": [self._row(point) for point in self.points],
             "left_out": [
-                {**point.to_json(), "reason": why.to_json()}
-                for point, why in self.left_out.items()
+                {**point.to_json(), "reason": why.to_json()} for point, why in self.left_out.items()
             ],
         }
 

@@ -211,7 +211,11 @@ class Bench:
             self.until(lambda: len(self.tokens[first.id]) >= meet)
         self.run(*together[1:])
         assert not self.failed
-        for one in together:
+        return self.proven(target, *together)
+
+    def proven(self, target: str, *requests: Request) -> Bench:
+        """Prove that each request said what it says to plain decoding alone."""
+        for one in requests:
             assert self.tokens[one.id] == plain(target, unassisted(one)), one.id
         return self
 

@@ -170,8 +170,7 @@ def test_penalties_and_chains_with_lookups(kind: str) -> None:
     penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
     strategy = parse(f"ngram;{watched.drafter.kind}")
     of = request("a", prompt(9) * 3, penalised, 40, speculation=Speculation(strategy))
-    bench = Bench(loop_with(watched)).run(of)
-    assert bench.tokens["a"] == plain("llama", unassisted(of))
+    bench = Bench(loop_with(watched)).run(of).proven("llama", of)
     assert {watched.drafter.name, "ngram"} <= bench.stats().drafters.keys()
 
 
@@ -278,8 +277,7 @@ def test_accepted_tokens_of_short_windows_are_not_read_again(length: int, repair
     bench = Bench(loop_of("qwen4_exp", noisy("qwen4_exp", 0.05)))
     wanted = Speculation(DRAFT, DraftLength.exactly(length))
     one = replace(request("a", prompt(29), GREEDY, max_tokens=48), speculation=wanted)
-    bench.run(one)
-    assert bench.tokens["a"] == plain("qwen4_exp", unassisted(one))
+    bench.run(one).proven("qwen4_exp", one)
     repairs = bench.stats("a").drafters["tiny"].repairs
     assert repairs[repair] > 2
     pending = max(window.pending for window in bench.windows if window.draft_n)
@@ -292,8 +290,7 @@ def test_windows_at_the_beginning_of_a_text_are_stepped_back(token: int) -> None
     bench = Bench(loop_of("qwen4_exp", noisy("qwen4_exp", 0.3)))
     wanted = Speculation(DRAFT, DraftLength.exactly(1))
     one = replace(request("a", (token,), GREEDY, max_tokens=6), speculation=wanted)
-    bench.run(one)
-    assert bench.tokens["a"] == plain("qwen4_exp", unassisted(one))
+    bench.run(one).proven("qwen4_exp", one)
     assert bench.stats("a").drafters["tiny"].repairs["trim"] > 0
 
 
@@ -308,8 +305,7 @@ def test_borrowed_text_models_equal_plain_decoding(name: str) -> None:
     other = request("d", (*first.tokens, 50, 51, 52), GREEDY, max_tokens=2)
     bench.run(turn)
     bench.run(other)
-    for later in (turn, other):
-        assert bench.tokens[later.id] == plain(name, unassisted(later)), later.id
+    bench.proven(name, turn, other)
     # states and pools are stored where an answer and a prompt end, but for their newest token
     assert bench.stats("c").cached_n == len(tokens) - 4
     assert bench.stats("d").cached_n >= len(first.tokens) - 1

@@ -78,11 +78,6 @@ def rows_of(count: int, sampling: Sampling = GREEDY, tokens: int = 30) -> list[R
     return [request(f"r{i}", prompt(5 + 9 * i, i), sampling, tokens + 4 * i) for i in range(count)]
 
 
-def proven(bench: Bench, family: str, requests: list[Request]) -> None:
-    for one in requests:
-        assert bench.tokens[one.id] == plain(family, unassisted(one)), one.id
-
-
 def shared_rounds(bench: Watched) -> int:
     """Passes of the target that verify drafts of several rows."""
     forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
@@ -98,7 +93,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
     """Wrong positions, masks or states of a shared cache show in acceptance, not in tokens."""
     bench, rows = drafting(family), rows_of(3, sampling)
     bench.run(*rows)
-    proven(bench, family, rows)
+    bench.proven(family, *rows)
     assert shared_rounds(bench) > 3
     for one in rows:
         stats = bench.stats(one.id)
@@ -109,7 +104,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
 def test_rejections_roll_back_each_row_of_the_shared_cache(family: str) -> None:
     bench, rows = drafting(family, lambda at: at % 7 in (2, 5)), rows_of(3)
     bench.run(*rows)
-    proven(bench, family, rows)
+    bench.proven(family, *rows)
     assert shared_rounds(bench) > 3
     wrong = sum(at % 7 in (2, 5) for at in range(12, 48)) / 36
     for one in rows:
@@ -128,7 +123,7 @@ def test_rows_join_leave_and_take_up_prefixes(family: str) -> None:
     bench.submit(fourth).until(lambda: "r0" in bench.finished)
     following = request("r9", (*first.tokens, *bench.tokens["r0"], 3, 4), max_tokens=20)
     bench.run(following)
-    proven(bench, family, [first, third, fourth, following])
+    bench.proven(family, first, third, fourth, following)
     assert bench.tokens["r1"] == plain(family, unassisted(second))[: len(bench.tokens["r1"])]
     assert bench.stats("r9").cached_n > 0
     assert shared_rounds(bench) > 6
@@ -144,7 +139,7 @@ def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
         now.setattr(bench.drafter, "_draft_tokens", lambda *_: 1 / 0)
         bench.until(lambda: not bench.drafter._caches.members)
     bench.run(later := request("later", prompt(11, 8)))
-    proven(bench, "llama", [*rows, later])
+    bench.proven("llama", *rows, later)
     gates = [bench.stats(one.id).gates["corrupted"].reason for one in rows]
     assert [gate.code for gate in gates if gate] == ["spec.off.drafter_failed"] * 3
     assert bench.stats("later").accepted > 16
@@ -180,7 +175,7 @@ def test_a_row_that_drafts_by_lookups_meanwhile_stays_in_the_shared_cache() -> N
     bench.until(lambda: row.id not in bench.drafter._caches.members)
     assert shared_rounds(bench) - rounds <= LINGER_ROUNDS
     bench.run()
-    proven(bench, "llama", rows)
+    bench.proven("llama", *rows)
 
 
 def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
@@ -190,7 +185,7 @@ def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
     masked = request("m", prompt(8, 5), max_tokens=24)
     held = replace(masked, mask=Ruled(only_even))
     bench.run(*penalised, held)
-    proven(bench, "llama", penalised)
+    bench.proven("llama", *penalised)
     free = replace(unassisted(masked), mask=Ruled(only_even))
     assert bench.tokens["m"] == plain("llama", free)
     assert all(bench.stats(one.id).accepted > 8 for one in penalised)
@@ -221,5 +216,5 @@ def test_no_stream_waits_for_another_row_to_catch_up(strategy: Any) -> None:
         if waited is not None and "short" not in bench.finished:
             assert len(bench.tokens["short"]) > waited
         waited = said if read >= CATCH_UP_SLICE else None
-    proven(bench, "llama", [short, long])
+    bench.proven("llama", short, long)
     assert bench.stats("long").accepted > 20

@@ -17,7 +17,7 @@ from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Failed, Finished
 from omlx.errors import BadRequest, Overloaded
 from tests.engine.device import PLAIN, Desk, answer, ask
-from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, plain, prompt, request
+from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, prompt, request
 from tests.lanes import few
 
 LAYOUT = Layout(row_bytes=100)
@@ -359,8 +359,7 @@ def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
     bench = Bench(loop)
     with pytest.raises(BadRequest):
         loop.submit(request("long", prompt(5000)))
-    bench.run(one := request("a", prompt(300), max_tokens=4))
-    assert bench.tokens["a"] == plain("llama", one)
+    bench.run(one := request("a", prompt(300), max_tokens=4)).proven("llama", one)
 
 
 def busiest(at_work: Desk, memory: MemoryGuard) -> int:
@@ -442,8 +441,7 @@ def test_rows_of_every_kind_of_cache_take_turns_where_memory_is_short(family: st
     asked = [request(f"{i}", prompt(120 + 40 * (i % 3), i % 2), max_tokens=6) for i in range(6)]
     bench = Bench(loop).run(*asked)
     assert not bench.failed
-    for one in asked:
-        assert bench.tokens[one.id] == plain(family, one)
+    bench.proven(family, *asked)
     assert caches.kept.nbytes <= limit
 
 

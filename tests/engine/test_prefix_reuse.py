@@ -61,8 +61,7 @@ def test_a_continued_conversation_says_what_a_cold_one_says(
     tokens: tuple[int, ...] = prompt(13)
     for turn in range(3):
         one = request(f"t{turn}", tokens, sampling, max_tokens=18)
-        bench.run(one)
-        assert bench.tokens[one.id] == plain(family, one), turn
+        bench.run(one).proven(family, one)
         stats = bench.stats(one.id)
         assert stats.speculation.code == "spec.on"
         if turn:
@@ -98,8 +97,7 @@ def test_a_prompt_that_parts_at_the_edge_of_a_block_or_within(
         sampling,
         max_tokens=20,
     )
-    bench.run(other)
-    assert bench.tokens["b"] == plain(family, other)
+    bench.run(other).proven(family, other)
     assert bench.stats("b").cached_n == common
 
 
@@ -113,8 +111,7 @@ def test_a_conversation_that_turns_off_in_the_answer_uses_what_was_kept_below(fa
         (*first.tokens, *bench.tokens["a"][:5], (bench.tokens["a"][5] + 1) % 90, 8),
         max_tokens=12,
     )
-    bench.run(other)
-    assert bench.tokens["b"] == plain(family, other)
+    bench.run(other).proven(family, other)
     assert bench.stats("b").cached_n == (45 if resumes_anywhere(family) else 36)
 
 
@@ -123,8 +120,7 @@ def test_an_identical_prompt_leaves_one_token_to_compute(family: str, sampling: 
     bench = Bench(loop_of(family, noisy(family)))
     for name in "abc":
         one = request(name, prompt(40), sampling, max_tokens=12)
-        bench.run(one)
-        assert bench.tokens[name] == plain(family, one)
+        bench.run(one).proven(family, one)
         assert bench.stats(name).cached_n == (39 if name != "a" else 0)
 
 
@@ -154,8 +150,7 @@ def test_kept_after_rejected_drafts_and_taken_up_in_a_batch(family: str) -> None
     bench.run(*rows)
     assert bench.stats("a+").cached_n >= 21
     assert bench.stats("b").cached_n == bench.stats("c").cached_n == 0
-    for one in rows:
-        assert bench.tokens[one.id] == plain(family, unassisted(one))
+    bench.proven(family, *rows)
 
 
 @pytest.mark.parametrize("family", few(KINDS, "llama", "gpt_oss", "recurrent_gemma", "llama4"))
@@ -168,8 +163,7 @@ def test_a_whole_roll_back_at_the_wrap_then_a_single_token_then_a_hit(family: st
     loop.use_drafters(
         [Scripted(28, plain(family, unassisted(first)), [2, 0, None, None, 0, None, 4])]
     )
-    bench = Bench(loop).run(first)
-    assert bench.tokens["a"] == plain(family, unassisted(first))
+    bench = Bench(loop).run(first).proven(family, first)
     loop.use_drafters([])
     for salt in (1, 2):
         bench.run(more := follows(first, bench, salt, 3))
@@ -333,8 +327,7 @@ def test_every_other_architecture_says_after_a_hit_what_it_says_cold(family: str
     bench = Bench(loop).run(first := request("a", prompt(40), max_tokens=8, stable=36))
     more = request("b", (*prompt(36), 1, 2, 3), max_tokens=8)
     for one in (follows(first, bench, max_tokens=8), more, replace(first, id="c")):
-        bench.run(one)
-        assert bench.tokens[one.id] == plain(family, one)
+        bench.run(one).proven(family, one)
         assert bench.stats(one.id).cached_n >= (
             36 if loop.scheduler.prefix.off_reason is None else 0
         )
@@ -372,8 +365,7 @@ def test_the_choices_of_a_request_share_one_prefill(family: str) -> None:
         request(f"c{i}", tokens, Sampling(0.8, seed=3, choice=i), max_tokens=6) for i in range(3)
     ]
     bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_chunk=16))).run(*choices)
-    for one in choices:
-        assert bench.tokens[one.id] == plain(family, one), one.id
+    bench.proven(family, *choices)
     prefilled = [window.width for window in bench.windows if not window.sample]
     assert sum(prefilled) == len(tokens) - 1 or not layout(family).resumes_anywhere
     assert sum(prefilled) < 2 * len(tokens)
@@ -390,7 +382,6 @@ def test_the_third_prompt_that_parts_in_a_beginning_computes_what_is_behind(fami
     for number, part in enumerate((150, 150, 150, 145)):
         tokens = (*beginning[:part], number + 1, *prompt(40, salt=3), 7 + number)
         one = request(f"{number}", tokens, max_tokens=6)
-        bench.run(one)
-        assert bench.tokens[one.id] == plain(family, one)
+        bench.run(one).proven(family, one)
         if number > 1:
             assert part - BRANCH_TOKENS - BLOCK - 5 <= bench.stats(one.id).cached_n <= part

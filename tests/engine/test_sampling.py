@@ -183,8 +183,7 @@ def test_penalties_with_speculation_equal_plain(
     )
     one = request(tokens=prompt(9), sampling=sampling, max_tokens=36)
     drafter = {"none": None, "perfect": model(family), "noisy": noisy(family)}[draft]
-    bench = Bench(loop_of(family, drafter)).run(one)
-    assert bench.tokens["a"] == plain(family, one)
+    bench = Bench(loop_of(family, drafter)).run(one).proven(family, one)
     if draft == "perfect":
         assert bench.stats().accepted == bench.stats().proposed > 20
 

@@ -82,8 +82,7 @@ def test_an_unmergeable_model_serves_three_requests_at_once(family: str) -> None
         together = max(together, loop.request_counts.decoding)
         assert not loop.runner.caches.members
     assert together == 3
-    for one in rows:
-        assert bench.tokens[one.id] == plain(family, one)
+    bench.proven(family, *rows)
     assert all(bench.drafted(one.id) > 0 for one in rows), "each drafts in a pass of its own"
 
 
@@ -131,8 +130,7 @@ def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]
     rows = [request(f"{i}", prompt(n, i), max_tokens=10) for i, n in enumerate((*others, 4))]
     bench = Bench(loop_of(family)).run(*rows)
     assert not bench.failed
-    for one in rows:
-        assert bench.tokens[one.id] == plain(family, one)
+    bench.proven(family, *rows)
 
 
 @pytest.mark.parametrize("family", few(KINDS, "llama", "gpt_oss", "falcon_h1"))
@@ -143,8 +141,7 @@ def test_rows_that_come_and_go_at_every_step(family: str) -> None:
         bench.submit(one).step()
         bench.step()
     bench.run()
-    for one in rows:
-        assert bench.tokens[one.id] == plain(family, one), one.id
+    bench.proven(family, *rows)
 
 
 def test_the_reason_why_speculation_is_off_is_reported() -> None:
@@ -195,5 +192,4 @@ def test_a_wide_batch_of_other_lengths_and_temperatures() -> None:
         for i in range(6)
     ]
     bench = Bench(loop_of("llama", limits=replace(LIMITS, max_rows=8))).run(*rows)
-    for one in rows:
-        assert bench.tokens[one.id] == plain("llama", one)
+    bench.proven("llama", *rows)

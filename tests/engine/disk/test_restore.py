@@ -43,8 +43,7 @@ def test_after_a_restart_a_prompt_comes_from_disk(
         assert bench.tokens["a"] == plain(family, asked)
         assert bench.loop.prefix_stats.disk.hits == 1
         follow_up = request("b", (*asked.tokens, *bench.tokens["a"], 5, 6), sampling)
-        bench.run(follow_up)
-        assert bench.tokens["b"] == plain(family, follow_up)
+        bench.run(follow_up).proven(family, follow_up)
 
 
 def started_rows(bench: DiskBench) -> list[Row]:
@@ -87,11 +86,9 @@ def test_a_row_that_waits_for_the_disk_holds_up_no_other(family: str, tmp_path: 
         bench.step()
         bench.loop.cancel("b")
         bench.run()
-        for one in (stored[0], other):
-            assert bench.tokens[one.id] == plain(family, unassisted(one))
+        bench.proven(family, stored[0], other)
         assert bench.stats("a").cached_n > 100
-        bench.run(again := request("d", stored[1].tokens, max_tokens=8))
-        assert bench.tokens["d"] == plain(family, unassisted(again))
+        bench.run(again := request("d", stored[1].tokens, max_tokens=8)).proven(family, again)
         assert bench.stats("d").cached_n > 100
 
 
@@ -112,7 +109,6 @@ def test_a_hit_that_ends_inside_a_block_does_not_store_what_is_behind_it(
             bench.run(one)
     with started(family, tmp_path, draft, **setup) as bench:
         for one in longer:
-            bench.run(one)
-            assert bench.tokens[one.id] == plain(family, unassisted(one))
+            bench.run(one).proven(family, one)
             assert bench.stats(one.id).cached_n == len(one.tokens) - 1
             assert stored_length(bench.loop, one.tokens) >= len(one.tokens) - 1

@@ -15,7 +15,7 @@ import pytest
 from omlx.engine.disk.folder import DiskBudget
 from omlx.records import DiskStats
 from tests.engine.disk.restarts import DiskBench, started
-from tests.engine.harness import plain, prompt, request
+from tests.engine.harness import prompt, request
 
 FAMILY = "llama"
 
@@ -25,8 +25,7 @@ def ask(bench: DiskBench, *salts: int) -> None:
     for salt in salts:
         for _ in range(2):
             one = request(f"{len(bench.finished)}", prompt(200, salt), max_tokens=8)
-            bench.run(one)
-            assert bench.tokens[one.id] == plain(FAMILY, one)
+            bench.run(one).proven(FAMILY, one)
 
 
 def stats(bench: DiskBench) -> DiskStats:
