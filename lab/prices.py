@@ -33,7 +33,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/models/test_heads tests/models/heads tests/models/drafts
         omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
         tests/models/test_draft_
-        tests/models/test_speculation_ tests/models/test_bundled_head tests/engine/test_head
+        tests/models/test_speculation_ tests/engine/test_head
         tests/engine/heads tests/engine/test_acceptance tests/engine/test_calibration
         tests/engine/test_draft_together tests/engine/test_exact_strategies
         tests/engine/test_speculation_stats tests/engine/test_strategy

@@ -32,7 +32,7 @@ QUICK: Final = (
     "settings",
     "telemetry",
     "text",
-    *(f"measure/test_{name}.py" for name in ("results", "sample", "spread", "trial", "verdict")),
+    *(f"measure/test_{name}.py" for name in ("results", "sample", "spread", "trial")),
 )
 """Folders and files of the quick lane: no sockets, no models beyond toys."""
 LENGTHY: Final = (

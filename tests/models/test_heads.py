@@ -1,4 +1,4 @@
-"""Draft heads on disk: each layout is read back as it was, and what cannot be read is named."""
+"""Draft heads on disk are read back as they were; the bundled one is right often enough."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import pytest
 from mlx import nn
 from mlx.utils import tree_flatten
 
-from omlx.engine.device.model import parts_of
+from omlx.engine.build import build_loop
+from omlx.engine.device.model import cache_maker, parts_of
+from omlx.engine.speculation.drafters.head import HeadDrafter
+from omlx.engine.speculation.strategy import OFF, only
+from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.errors import ModelError, Reason
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.drafters import HeadFiles, drafter_mismatch, head_directory, own_head
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
+from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.head import build_head, head_bytes
 from omlx.models.pool.opening import open_model
 from tests import zoo
-from tests.engine.harness import model
+from tests.engine.harness import Bench, model
 from tests.models.heads import declare, plain, random_head, save_directory, save_target, upstream
+from tests.server.running import TARGET
 
 QWEN = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
@@ -201,3 +208,44 @@ def test_architectures_without_known_heads_and_damaged_files_are_named(tmp_path:
     with pytest.raises(ModelError) as caught:
         own_head(entry_of(tmp_path / "target"))
     assert caught.value.code == "model.truncated"
+
+
+TARGET_ENTRY = ModelEntry(TARGET, BUNDLED / TARGET, "bundled")
+TEXTS = (
+    "Repeat this: the quick brown fox jumps over the lazy dog while nine old owls watch.",
+    "What is 317 + 484?",
+    "Rename size to length.\n\ndef area(size, width):\n    return size * width\n",
+)
+
+
+def test_it_accepts_most_first_tokens_and_changes_none() -> None:
+    files = own_head(TARGET_ENTRY)
+    assert isinstance(files, HeadFiles)
+    assert files.nbytes < 3 << 20
+    target, *_ = open_model(TARGET_ENTRY.path, "auto", trusted=False)
+    tokenizer = read_tokenizer(TARGET_ENTRY)
+    head = build_head(files, target)
+    head.set_dtype(mx.float32)
+    vocab_size = max(tokenizer.get_vocab().values()) + 1
+    drafter = HeadDrafter.of("mtp", head, target, cache_maker(target), vocab_size)
+    limits = Limits(context_length=2048, num_draft_tokens=2)
+    loop = build_loop(target, vocab_size, limits, heads={"mtp": drafter})
+    accepted = rounds = 0
+    for i, text in enumerate(TEXTS):
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True
+        )
+        answers = []
+        for strategy in (only("mtp"), OFF):
+            name = f"{i} {strategy}"
+            sampling = Sampling(temperature=0.6, seed=i)
+            speculation = Speculation(strategy)
+            bench = Bench(loop)
+            bench.run(Request(name, tuple(prompt), sampling, 40, speculation=speculation))
+            answers.append(bench.tokens[name])
+            if strategy is not OFF:
+                drafted = bench.stats(name).drafters["mtp"]
+                accepted += drafted.accepted_at[0]
+                rounds += drafted.rounds
+        assert answers[0] == answers[1]
+    assert accepted > 0.6 * rounds > 12
