@@ -271,13 +271,13 @@ class Planner:
     def _budget(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> int:
         """Return the most prompt tokens of a step. 0: decoding rows are due."""
         row, budget = prompts[0], self.limits.prefill_chunk
+        if self.pacing.timed and row.request.priority > 0:
+            budget = self._slice(row)  # so that more urgent requests wait little
         if peers := _peers(row, decoding):
             if not all(peer.clock.first_token for peer in peers):
                 return 0
             together = min(budget, self.order.joint(row, peers))
             budget = together or (self._slice(row) if self.pacing.due else 0)
-        elif self.pacing.timed and row.request.priority > 0:
-            budget = self._slice(row)  # so that more urgent requests wait little
         return min(budget, self.chunk.tokens)
 
     def _slice(self, row: Row) -> int:

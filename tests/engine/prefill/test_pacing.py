@@ -269,12 +269,17 @@ def test_less_urgent_rows_wait_for_a_first_token_too_but_not_for_good() -> None:
     assert steps >= typed_s / (HELD * MACHINES["8b"].step_s) - 1
 
 
-def test_a_prompt_in_the_background_is_read_in_passes_that_delay_others_little() -> None:
+@pytest.mark.parametrize(("prompts", "steps"), [(1, 12), (2, 40)])
+def test_prompts_in_the_background_are_read_in_passes_that_delay_others_little(
+    prompts: int, steps: int
+) -> None:
     machine = MACHINES["cpu"]
     driven = drive(machine)
-    driven.desk.submit(ask("slow", prompt=20_000, priority=BACKGROUND))
-    for _ in range(12):
+    slow = (ask(f"slow{i}", prompt=2000, priority=BACKGROUND) for i in range(prompts))
+    driven.desk.submit(*slow)
+    for _ in range(steps):
         driven.step()
+    assert bool(driven.desk.said("slow0")) == (prompts > 1)
     assert all(seconds <= 1.1 * PAUSE_S for *_, seconds in driven.log[3:])
     driven.desk.submit(ask("typed", prompt=100, max_tokens=1))
     assert driven.until_first("typed") <= machine.slice_s(100) + 2 * PAUSE_S + machine.step_s
