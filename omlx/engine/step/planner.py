@@ -60,9 +60,7 @@ class Planner:
         if in_flight.drafts:
             return True
         prompts = self._prompts(running, decoding)
-        if prompts and self._prefill_waits(prompts, decoding):
-            return True
-        if prompts and decoding and self._times_slice(in_flight, prompts, decoding):
+        if prompts and self._prompt_waits(in_flight, prompts, decoding):
             return True
         if not decoding:
             return False
@@ -79,16 +77,18 @@ class Planner:
         """Return the rows whose prompts are next, in order."""
         return [] if len(decoding) == len(running) else self.order.first(running)
 
-    def _times_slice(
+    def _prompt_waits(
         self, in_flight: Plan, prompts: Sequence[Row], decoding: Sequence[Row]
     ) -> bool:
-        """Whether the step in flight, or the next one, has a slice beside decoding rows.
+        """Whether steps with prompts wait for each other.
 
-        A launch may wait for the step before, as on a CPU: such steps are timed alone.
+        Memory may be too short for both. Beside decoding rows a launch may wait for the step
+        before, as on a CPU: steps with slices are timed alone.
         """
-        if not self.pacing.timed:
-            return False
-        return bool(in_flight.prompts) or self._budget(prompts, decoding) > 0
+        budget, row = self._budget(prompts, decoding), prompts[0]
+        if decoding and self.pacing.timed and (budget or in_flight.prompts):
+            return True
+        return bool(budget) and self.chunk.waits(row.computed, min(budget, row.pending - 1))
 
     def turn(self, decoding: list[Row]) -> list[Row]:
         """Return the rows to decode next: those that pause for a prompt pause for a first token."""
@@ -284,14 +284,6 @@ class Planner:
         if self.pacing.timed:
             return self.pacing.tokens(row.computed)
         return self.limits.prefill_slice
-
-    def _prefill_waits(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
-        """Whether memory is too short for the next pass over a prompt beside the step in flight."""
-        budget = self._budget(prompts, decoding)
-        if not budget:
-            return False
-        row = prompts[0]
-        return self.chunk.waits(row.computed, min(budget, row.pending - 1))
 
     def _chunk(self, row: Row, budget: int, ready: int) -> int:
         """Return how many tokens of a prompt to read next: none whose image is not computed."""
