@@ -10,7 +10,7 @@ from functools import partial
 from mlx_lm.models.cache import KVCache
 
 from lab.probe.batching import life, long_life, uneven_rounds
-from lab.probe.reference import TOLERANCE, Row, references
+from lab.probe.reference import Row, references
 from lab.probe.rewinding import draft, shorten, verify, way_back
 from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.device.rewind import leaves, unsupported
@@ -59,13 +59,13 @@ def rewinds(rows: list[Row]) -> str:
     cache = zoo.make_cache(rows[0].model)
     if unknown := unsupported(cache):
         return f"no: {', '.join(unknown)} is unknown"
-    if not rows[0].read(0, len(rows[0].tokens), cache) <= TOLERANCE:
+    if not rows[0].read(0, len(rows[0].tokens), cache) <= rows[0].tolerance:
         return "no: the model gives other logits in one pass than token by token"
     gaps = {"verification": verify(rows[0]).gap, "drafting": draft(rows[1]).gap}
     # A cache of KVCache alone keeps every row that it ever read.
     if any(type(leaf) is not KVCache for leaf in leaves(cache)):
         gaps["shortening"] = shorten(rows).gap
-    wrong = [what for what, gap in gaps.items() if not gap <= TOLERANCE]
+    wrong = [what for what, gap in gaps.items() if not gap <= rows[0].tolerance]
     return f"no: wrong logits after {', '.join(wrong)}" if wrong else way_back(rows[0].model)
 
 
@@ -76,18 +76,19 @@ def _batches(rows: list[Row]) -> str:
     if reason is not None and "layer" in reason.params:
         return f"no: {reason.params['layer']} does not merge"
     lived = _first_fault(
+        rows[0].tolerance,
         {
             "": lambda: life(rows),
             "rows of one token: ": lambda: life(rows, (3, 30, 1)),
             "past the window: ": lambda: long_life(rows),
-        }
+        },
     )
     assert reason is None or lived, f"{reason} but the long probe finds nothing"
     if lived:
         return f"no: {lived}"
     return (
         "yes, once each holds a token"
-        if _first_fault({"": lambda: life(rows, (5, 3, 0))})
+        if _first_fault(rows[0].tolerance, {"": lambda: life(rows, (5, 3, 0))})
         else "yes"
     )
 
@@ -96,18 +97,18 @@ def _drafts(rows: list[Row]) -> str:
     """Return whether rows of a batch read windows of different lengths and are rolled back."""
     model = rows[0].model
     reason = run_through(uneven_refusal(model, partial(zoo.make_cache, model), zoo.VOCAB_SIZE))
-    fault = _first_fault({"": lambda: uneven_rounds(rows)})
+    fault = _first_fault(rows[0].tolerance, {"": lambda: uneven_rounds(rows)})
     assert (reason is None) == (not fault), f"{reason}, and the long probe finds: {fault}"
     return f"no: {fault}" if fault else "yes"
 
 
-def _first_fault(probes: dict[str, Callable[[], float]]) -> str:
+def _first_fault(tolerance: float, probes: dict[str, Callable[[], float]]) -> str:
     for what, probe in probes.items():
         try:
             gap = probe()
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             return f"{what}raises {type(error).__name__}"
-        if not gap <= TOLERANCE:
+        if not gap <= tolerance:
             return f"{what}wrong logits"
     return ""
 
