@@ -71,13 +71,11 @@ class DiskTier:
         block_tokens: int,
         thresholds: DiskThresholds,
         close: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.worker = worker
         self._block_tokens = block_tokens
         self._thresholds = thresholds
         self.close = close
-        self._clock = clock
         self._offered: deque[tuple[TokenChain, Piece]] = deque()
         self._known: set[int] = set()
         self._touched: dict[int, float] = {}
@@ -92,8 +90,8 @@ class DiskTier:
 
     def hand_over(self, seconds: float) -> None:
         """Hand over all that waits, for about `seconds`."""
-        until, before = self._clock() + seconds, -1
-        while len(self._offered) != before and self.worker.wait_for_room(until - self._clock()):
+        until, before = time.monotonic() + seconds, -1
+        while len(self._offered) != before and self.worker.wait_for_room(until - time.monotonic()):
             before = len(self._offered)
             self.pump(busy=False)
 
@@ -120,7 +118,7 @@ class DiskTier:
 
     def pump(self, *, busy: bool) -> None:
         """Hand over offered pieces: one of them at a time while rows run (`busy`)."""
-        room, started = IDLE_BYTES, self._clock()
+        room, started = IDLE_BYTES, time.monotonic()
         if busy and started < self._busy_until:
             return
         while self.can_pump and room > 0:
@@ -142,7 +140,7 @@ class DiskTier:
                 room -= record.nbytes
             if busy:
                 break
-        now = self._clock()
+        now = time.monotonic()
         self._busy_until = now + (now - started) / SHARE
 
     def drain(self) -> bool:
@@ -202,7 +200,7 @@ class DiskTier:
         )
 
     def _touch(self, tokens: Sequence[int], piece: int) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if now - self._touched.get(piece, -TOUCH_S) < TOUCH_S:
             return
         self._touched = {id: at for id, at in self._touched.items() if now - at < TOUCH_S}

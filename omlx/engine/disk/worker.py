@@ -247,7 +247,7 @@ class Fetch:
     """The longest stored prefix of `chain` that has more than `least` tokens, run by run.
 
     `length` is None until all runs were read, then that of the prefix that they restore: 0 if
-    there is none, a record in the middle was damaged, or it was given up.
+    there is none, a record in the middle was damaged, or it was given up (`cancelled`).
     """
 
     def __init__(self, chain: TokenChain, least: int) -> None:
@@ -256,13 +256,13 @@ class Fetch:
         self.length: int | None = None
         self._runs: deque[Run] = deque()
         self._nbytes = 0
-        self._cancelled = False
+        self.cancelled = False
         self._changed = threading.Condition()
 
     def cancel(self) -> None:
         """Give up: nothing is taken any more. Any thread may call."""
         with self._changed:
-            self._cancelled = True
+            self.cancelled = True
             self.length = 0
             self._runs.clear()
             self._changed.notify()
@@ -293,19 +293,15 @@ class Fetch:
 
     # -- on the thread of the disk -----------------------------------------------------------------
 
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled
-
     def give(self, run: Run) -> None:
         """Hand over a run; waits while the engine is behind."""
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled or self._nbytes < READ_AHEAD)
-            if not self._cancelled:
+            self._changed.wait_for(lambda: self.cancelled or self._nbytes < READ_AHEAD)
+            if not self.cancelled:
                 self._runs.append(run)
                 self._nbytes += run.nbytes
 
     def finish(self, length: int) -> None:
         with self._changed:
-            if not self._cancelled:
+            if not self.cancelled:
                 self.length = length
