@@ -11,6 +11,7 @@ from itertools import product
 import pytest
 
 from omlx.engine.speculation.strategy import DRAFT, OFF
+from omlx.engine.step.plan import Window
 from omlx.engine.types import Speculation
 from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request
 from tests.lanes import few
@@ -24,6 +25,14 @@ def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
+
+
+def new_passes(bench: Bench) -> list[Window]:
+    """Return the windows up to the first token of the newest request."""
+    row = bench.windows[-1].row
+    windows = [window for window in bench.windows if window.row == row]
+    first = next(at for at, window in enumerate(windows) if window.sample)
+    return windows[: first + 1]
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,9 @@ def test_twenty_turns_compute_what_is_new(
         bench.run(one)
         if turn in (1, TURNS - 1):
             assert bench.tokens[one.id] == plain(family, one)
+        if turn and not drafting:
+            assert 1 <= len(passes := new_passes(bench)) <= 2
+            assert passes[-1].tokens[-len(SUFFIX) :] == SUFFIX  # with the first token
         stats = bench.stats(one.id)
         computed += stats.prompt_n - stats.cached_n
         needed += len(tokens) - max((common(tokens, before) for before in asked), default=0)

@@ -163,12 +163,17 @@ def test_a_long_prompt_stalls_other_rows_by_one_slice_at_most() -> None:
     desk.run()
 
 
-def test_alone_a_prompt_is_read_in_large_chunks_leaving_one_token() -> None:
-    desk = Desk(LIMITS).run(ask("a", prompt=100))
-    chunks = [n for n in map(prefilled, desk.plans) if n]
-    assert chunks == [32, 32, 32, 3]
+@pytest.mark.parametrize(
+    ("prompt", "chunks"), [(100, [32, 32, 32]), (104, [32, 32, 32]), (105, [32, 32, 32, 8])]
+)
+def test_alone_a_prompt_is_read_in_large_chunks_but_for_a_tail(
+    prompt: int, chunks: list[int]
+) -> None:
+    """The first decode window reads 8 tokens, or one where more are left."""
+    desk = Desk(LIMITS).run(ask("a", prompt=prompt))
+    assert [n for n in map(prefilled, desk.plans) if n] == chunks
     done = [e.done for e in desk.events if isinstance(e, PrefillProgress)]
-    assert done == [32, 64, 96, 99]
+    assert done == [32, 64, 96, 104][: len(chunks)]
 
 
 @pytest.mark.parametrize(("first", "read"), [(5, [(1, 4), (2, 4)]), (11, [(1, 10)])])

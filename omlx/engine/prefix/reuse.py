@@ -32,6 +32,9 @@ Room: TypeAlias = Callable[[], int | None]
 BRANCH_TOKENS: Final = 16
 """Tokens before two prompts part — a third may change the word a little earlier."""
 
+TAIL: Final = 8
+"""Last tokens of a prompt — a GPU reads as many in about the time of one."""
+
 
 class PrefixReuse:
     """The prefix cache as the planner sees it.
@@ -125,12 +128,26 @@ class PrefixReuse:
                 end = stop
         return end - start
 
+    def tail(self, row: Row) -> int:
+        """Return how many last tokens of a prompt are read by its first decode window.
+
+        More than one saves a pass, where nothing is to be saved between them.
+        """
+        request = row.request
+        scored = request.prompt_logprobs is not None
+        if self._bounds is not None or self.off_reason is not None or scored or request.spans:
+            return 1
+        if self.layout.resumes_anywhere:
+            return TAIL
+        return max(1, min(TAIL, row.prompt_len - self._end(row)))
+
     def after_chunk(self, row: Row, room: Room) -> list[CacheOp]:
         """Save the prompt where a chunk ended at a position to save at, within `room`."""
         at, end = row.computed, self._end(row)
         since = at - self._saved.get(row.id, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
-        lasting = at in (end, self._branches.get(row.id))
+        ends = self.layout.resumes_anywhere and 1 < row.pending <= row.tail
+        lasting = ends or at in (end, self._branches.get(row.id))
         if not lasting and not between:
             return []
         return self._save(row, at, room, lasting=lasting)
@@ -303,7 +320,7 @@ class Opening:
         return next((s for s in running if s.restoring and self._disk.ready(s.id)), None)
 
     def _start(self, row: Row, cached: int) -> None:
-        row.start(cached)
+        row.start(cached, self._prefix.tail(row))
         self._started(row)
 
 

@@ -76,6 +76,7 @@ class Row:
     """A request with its tokens so far, prompt included. `id` is a running number.
 
     `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
+    Up to `tail` pending tokens, behind others, are read by the first decode window.
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
     `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
     flight, `unverified` draft tokens in flight. While it is `restoring`, its prefix is read from
@@ -95,6 +96,7 @@ class Row:
     end: int
     clock: Clock
     status: Status = Status.WAITING
+    tail: int = 1
     computed: int = 0
     cached: int = 0
     unread: int = 0
@@ -165,9 +167,9 @@ class Row:
             raise ValueError(f"a {self.status} row cannot become {status}")
         self.status = status
 
-    def start(self, cached: int, *, restoring: bool = False) -> None:
+    def start(self, cached: int, tail: int = 1, *, restoring: bool = False) -> None:
         """Prefill from a cache of `cached` tokens, or once one has come from disk."""
-        self.computed = cached
+        self.computed, self.tail = cached, tail
         if not (self.restarts or self.displaced):
             self.cached = cached
         self.restoring = restoring
@@ -202,8 +204,9 @@ class Row:
         )
 
     def begin_decode(self) -> None:
-        """Decode from now on if the prompt is computed and something is to be generated."""
-        if self.pending == 1 and not self.request.prefill_only:
+        """Decode if no more than the tail is pending and something is to be generated."""
+        tail = self.tail if self.computed else 1
+        if self.pending <= tail and not self.request.prefill_only:
             self.move(Status.DECODE)
 
     def check(self) -> None:

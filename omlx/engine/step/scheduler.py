@@ -190,8 +190,8 @@ class Scheduler:
                 continue
             self.planner.order.read(window.width, prompts)
             self.ops.later += self.prefix.after_chunk(row, self.memory.headroom)
-            if row.pending == 1:
-                row.begin_decode()
+            row.begin_decode()
+            if row.pending == 1 or row.status is Status.DECODE:
                 self.ops.later += self.looks.release(row.id)
 
     def commit(

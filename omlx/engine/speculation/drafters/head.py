@@ -176,7 +176,8 @@ class HeadDrafter(SampledDrafter):
         if own.error is not None:
             raise own.error
         lag = len(row.tokens) - 1 - max(own.start, own.entered)
-        if not own.states or lag < 1:  # the prompt was restored, and nothing has been read since
+        unread = own.end < len(row.tokens) - 1  # of a prompt: its tail has no states yet
+        if not own.states or lag < 1 or unread:  # or it was restored, and nothing was read since
             return None
         return Proposal(self.name, limit, lag=lag if lag > MAX_WINDOW else 1, clause=clause)
 
