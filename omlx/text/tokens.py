@@ -2,16 +2,20 @@
 
 A text that may fit is encoded at once, so its ids are those of the tokenizer. A very long text is
 first encoded in pieces, until they have twice as many tokens as the limit: pieces have a few more
-tokens than the whole at each cut, never twice as many.
+tokens than the whole at each cut, never twice as many. Prompts are cut before special tokens, where
+ids do not depend on the cut, and ids of earlier segments are kept.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from omlx.errors import BadRequest
 
@@ -26,6 +30,8 @@ _USUAL: Final = 4
 """Characters per token of the limit — shorter texts are encoded at once."""
 _CERTAIN: Final = 2
 _SPACES: Final = re.compile(r"\s+")
+KEPT_CHARACTERS: Final = 2 << 20
+"""Characters of a tokenizer's kept segments — some long conversations."""
 
 
 def encode(
@@ -43,9 +49,11 @@ def encode(
     is not refused here. Raises BadRequest about the field `param`.
     """
     check_length(tokenizer, text, limit, param)
+    if not special:
+        return Segments.of(tokenizer).encode(tokenizer, text)
     ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
     begin = tokenizer.bos_token_id
-    doubled = special and begin is not None and ids[:2] == [begin, begin]
+    doubled = begin is not None and ids[:2] == [begin, begin]
     if doubled and text.startswith(tokenizer.bos_token):
         # A text may itself begin with two begin tokens: only the tokenizer's is removed.
         return ids[1:]
@@ -68,6 +76,91 @@ def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str)
         if counted > _CERTAIN * limit:
             known = counted // _CERTAIN
             raise BadRequest("text.too_long", param=param, tokens=known, limit=limit)
+
+
+class Segments:
+    """Ids of texts between special tokens, the newest of one tokenizer. Thread-safe.
+
+    A conversation repeats its earlier turns: only segments that are new are encoded.
+    """
+
+    def __init__(self, border: re.Pattern[str] | None) -> None:
+        self._border = border
+        self._ids: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._characters = 0
+        self._lock = Lock()
+
+    @classmethod
+    def of(cls, tokenizer: TokenizerWrapper) -> Segments:
+        """Return the segments of a tokenizer."""
+        segments = _SEGMENTS.get(tokenizer)
+        if segments is None:
+            segments = _SEGMENTS.setdefault(tokenizer, cls(_border(tokenizer)))
+        return segments
+
+    def encode(self, tokenizer: TokenizerWrapper, text: str) -> list[int]:
+        """Return the ids of a text without leading tokens of the model."""
+        ids: list[int] = []
+        for segment in self._split(text):
+            with self._lock:
+                known = self._ids.get(segment)
+            if known is None:
+                encoded = tokenizer.encode(segment, add_special_tokens=False)
+                known = tuple(int(token) for token in encoded)
+            self._keep(segment, known)
+            ids += known
+        return ids
+
+    def _split(self, text: str) -> Iterator[str]:
+        start = 0
+        for border in self._border.finditer(text) if self._border is not None else ():
+            if border.start() > start:
+                yield text[start : border.start()]
+                start = border.start()
+        yield text[start:]
+
+    def _keep(self, segment: str, ids: tuple[int, ...]) -> None:
+        with self._lock:
+            if segment not in self._ids:
+                self._ids[segment] = ids
+                self._characters += len(segment)
+            self._ids.move_to_end(segment)
+            while self._characters > KEPT_CHARACTERS:
+                self._characters -= len(self._ids.popitem(last=False)[0])
+
+
+_SEGMENTS: Final[WeakKeyDictionary[TokenizerWrapper, Segments]] = WeakKeyDictionary()
+
+
+def _border(tokenizer: TokenizerWrapper) -> re.Pattern[str] | None:
+    """Return a pattern of special tokens of the chat template; None: texts are not cut.
+
+    A fast tokenizer first finds special tokens in the text, the leftmost and longest, then encodes
+    what is between them. So ids do not depend on a cut before one, unless an earlier token reaches
+    into it or one of both reads the characters beside it.
+    """
+    # Imported with the first tokenizer: slow.
+    from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
+
+    inner = tokenizer._tokenizer
+    if not inner.is_fast or type(inner).encode is not PreTrainedTokenizerBase.encode:
+        return None
+    added = [one for one in inner.added_tokens_decoder.values() if not one.normalized]
+    texts, template = [one.content for one in added], str(tokenizer.chat_template)
+    borders = [
+        re.escape(one.content)
+        for one in added
+        if one.content in template
+        and not (one.lstrip or one.single_word or one.content[:1].isalnum())
+        and not any(_reaches_into(text, one.content) for text in texts)
+    ]
+    return re.compile("|".join(borders)) if borders else None
+
+
+def _reaches_into(text: str, token: str) -> bool:
+    """Whether `text` can begin before `token` and end within or behind it."""
+    ends = range(1, min(len(text), len(token) + 1))
+    return token in text[1:] or any(text.endswith(token[:length]) for length in ends)
 
 
 class Detokenizer:

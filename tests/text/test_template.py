@@ -15,6 +15,7 @@ from omlx.engine.vision.spans import PreparedImage
 from omlx.errors import BadRequest
 from omlx.text.template.abilities import TemplateAbilities, probe
 from omlx.text.template.conversation import IMAGE_LEFT_OUT, adapt
+from omlx.text.template.process import render_template
 from omlx.text.template.render import check_markers, render, separate_images
 from tests.text.tokenizers import decode_byte_level
 
@@ -43,6 +44,25 @@ def test_the_generation_prompt_is_not_stable(bpe: TokenizerWrapper) -> None:
         render(bpe, [*MESSAGES, {"role": "assistant", "content": "He"}], continue_last=True).stable
         == 0
     )
+
+
+def test_a_known_generation_prompt_saves_a_render(
+    bpe: TokenizerWrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = list[str]()
+
+    def counting(*arguments: Any, **options: Any) -> str:
+        rendered.append(render_template(*arguments, **options))
+        return rendered[-1]
+
+    monkeypatch.setattr("omlx.text.template.render.render_template", counting)
+    for variables, ending in ({}, "assistant\n"), ({"deep": True}, "<think>\n"):
+        cold = render(tokenizer := TokenizerWrapper(bpe._tokenizer), MESSAGES, variables)
+        rendered.clear()
+        longer = render(tokenizer, [*MESSAGES, *MESSAGES[1:]], variables)
+        assert [text.endswith(ending) for text in rendered] == [True]
+        for prompt in (cold, longer):
+            assert bpe.decode(prompt.tokens[prompt.stable :]).startswith("<|im_start|>assistant\n")
 
 
 def test_a_template_that_begins_otherwise_without_an_answer_has_nothing_stable(

@@ -3,7 +3,9 @@ tokenizer gives it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
+from omlx.text import tokens
 from omlx.text.tokens import (
     INFILL_FAMILIES,
     PIECE,
@@ -25,6 +28,67 @@ from omlx.text.tokens import (
 )
 from tests.text.tokenizers import SPECIAL
 from tests.text.tokenizers import decode_byte_level as byte_level_tokenizer
+
+
+def changed(
+    tokenizer: TokenizerWrapper, added: Mapping[str, Any] = MappingProxyType({}), **parts: Any
+) -> TokenizerWrapper:
+    """Return a tokenizer with other parts; `added` are texts and flags of further tokens."""
+    from tokenizers import AddedToken, Tokenizer  # noqa: PLC0415 — slow to import
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+
+    inner = Tokenizer.from_str(tokenizer._tokenizer.backend_tokenizer.to_str())
+    for name, part in parts.items():
+        setattr(inner, name, part)
+    tokens = [AddedToken(text, special=True, **flags) for text, flags in added.items()]
+    inner.add_special_tokens(tokens)
+    template = str(tokenizer.chat_template) + "".join(added)
+    return TokenizerWrapper(PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=template))
+
+
+@pytest.fixture(scope="module")
+def various(bpe: TokenizerWrapper, spm: TokenizerWrapper) -> list[TokenizerWrapper]:
+    """Tokenizers that treat first characters, spaces and special tokens differently."""
+    from tokenizers import normalizers, pre_tokenizers  # noqa: PLC0415 — slow to import
+
+    tokenizers = [bpe, spm]
+    for scheme in ("first", "always"):
+        part = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+        tokenizers.append(changed(spm, normalizer=None, pre_tokenizer=part))
+    tokenizers.append(changed(spm, normalizer=normalizers.Prepend("the")))
+    tokenizers.append(changed(bpe, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)))
+    for flag in ("lstrip", "rstrip", "single_word", "normalized"):
+        tokenizers.append(changed(bpe, {"<|stop|>": {flag: True}, "log": {flag: True}}))
+    tokenizers.append(changed(bpe, {"log<|im_": {}, "|><|im_start|>": {}, "<|<|": {}}))
+    return tokenizers
+
+
+PARTS = (*SPECIAL[:2], "<|stop|>", "<|im_", "<|", "|>", "<", " ", "\n", "log", "the", "é", "日本")
+
+
+@given(texts=st.lists(st.lists(st.sampled_from(PARTS), max_size=12).map("".join), max_size=3))
+def test_the_ids_of_a_prompt_do_not_depend_on_earlier_ones(
+    various: list[TokenizerWrapper], texts: list[str]
+) -> None:
+    for tokenizer in various:
+        for end in range(len(texts) + 1):
+            text = "".join(texts[:end])
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            assert encode(tokenizer, text, special=False) == ids
+
+
+def test_only_new_segments_of_a_prompt_are_encoded(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = [f"<|im_start|>{number} the log" for number in range(9)]
+    encode(counting, "".join(turns[:8]), special=False)
+    Counting.characters = 0
+    encode(counting, "".join(turns), special=False)
+    assert counting.characters == len(turns[8])
+    monkeypatch.setattr(tokens, "KEPT_CHARACTERS", 2 * len(turns[0]))
+    for turn in (turns[8], "<|im_end|>", turns[0], "<|im_end|>"):
+        encode(counting, turn, special=False)
+    assert counting.characters == len(turns[8]) + len("<|im_end|>") + len(turns[0])
 
 
 class Counting(TokenizerWrapper):

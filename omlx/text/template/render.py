@@ -8,11 +8,12 @@ models have theirs in the chat template, with the roles `query` and `document`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 from omlx.engine.vision.spans import ImageSpan, PreparedImage, words
 from omlx.errors import BadRequest, Param, Reason
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Message: TypeAlias = Mapping[str, Any]
+
+KEPT_PROMPTS: Final = 8
+"""Generation prompts of a template — with reasoning and without, by role of the last message."""
+
+_GENERATION_PROMPTS: Final[WeakKeyDictionary[TokenizerWrapper, list[str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +98,7 @@ def render(
             tokens = tuple(encode(tokenizer, text, context_length, special=False))
         stable = 0
         if not continue_last:
-            bare = rendered(add_generation_prompt=False, continue_final_message=False)
+            bare = partial(rendered, add_generation_prompt=False, continue_final_message=False)
             stable = _stable(tokenizer, tokens, text, bare)
     if not tokens:
         raise BadRequest("template.empty", param="messages")
@@ -167,16 +173,24 @@ def _check(
         raise BadRequest("template.continue", param="continue_final_message", role=role)
 
 
-def _stable(tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare: str) -> int:
-    """Return the number of tokens before the generation prompt, which `bare` lacks.
+def _stable(
+    tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare: Callable[[], str]
+) -> int:
+    """Return the number of tokens before the generation prompt, which the text of `bare` lacks.
 
-    Only the generation prompt is encoded again, not the whole. 0 if `bare` is no prefix of `text`.
+    Only the generation prompt is encoded again, not the whole. 0 if that text is no prefix. Known
+    generation prompts are recognised: to render a long conversation twice takes time.
     """
-    if not text.startswith(bare):
-        return 0
-    suffix = text[len(bare) :]
+    known = _GENERATION_PROMPTS.setdefault(tokenizer, [])
+    suffix = max(filter(text.endswith, known), key=len, default="")
     if not suffix:
-        return len(tokens)
+        beginning = bare()
+        if not text.startswith(beginning):
+            return 0
+        suffix = text[len(beginning) :]
+        if not suffix:
+            return len(tokens)
+        known[:] = [suffix, *known[: KEPT_PROMPTS - 1]]
     return max(0, len(tokens) - len(tokenizer.encode(suffix, add_special_tokens=False)))
 
 
