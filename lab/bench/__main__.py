@@ -22,6 +22,7 @@ from lab.bench import (
     sampling,
     speculation,
     stages,
+    turns,
 )
 from lab.bench.engine import command as engine
 from lab.bench.http import command as http
@@ -40,6 +41,7 @@ COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
     "stages": (stages, "a model in two stages against one process"),
     "answers": (answers, "record answers, for replays of the policy"),
     "past-work": (past_work, "lookups in past answers against those in the request alone"),
+    "turns": (turns, "turns after a tool's result, with prewarming and without"),
     "document": (document, "write reports into a page"),
 }
 """Modules with `add_arguments(parser)` and `run(args)`, and their help."""

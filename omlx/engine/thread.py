@@ -245,15 +245,16 @@ class EngineThread:
         """Return what room a leased model has. Raises EngineDead."""
         return self.call(lambda: self._loops[model].room(), question=True)
 
-    def may_prefill(self, model: str, request: Request) -> Future[bool]:
-        """Return whether a leased model lacks a part of a prompt's stable prefix, and has room for
-        it without an eviction. Raises EngineDead.
+    def may_prefill(self, model: str, request: Request, least: int = 1) -> Future[bool]:
+        """Return whether a prompt's stable prefix may be computed. Raises EngineDead.
+
+        A leased model lacks at least `least` tokens, and has room for them without an eviction.
         """
 
         def judge() -> bool:
             loop = self._loops[model]
-            lacks = loop.cached_prefix(request.tokens) < request.stable
-            return lacks and loop.has_room_for(request)
+            lacks = request.stable - loop.cached_prefix(request.tokens)
+            return lacks >= least and loop.has_room_for(request)
 
         return self.call(judge, question=True)
 

@@ -53,14 +53,16 @@ Client = TypeVar("Client", httpx.Client, OpenAI, Anthropic)
 
 
 class CountingLoop(EngineLoop):
-    """Counts the steps that it launches."""
+    """Counts the steps that it launches, and their passes."""
 
-    steps = 0
+    steps = passes = 0
 
     def step(self) -> list[Event]:
         before = self._in_flight
         events = super().step()
-        self.steps += self._in_flight is not None and self._in_flight is not before
+        if self._in_flight is not None and self._in_flight is not before:
+            self.steps += 1
+            self.passes += len(self._in_flight.plan.forwards)
         return events
 
 
@@ -82,6 +84,11 @@ class WatchedEngine(EngineThread):
     def steps(self) -> int:
         loop = self._loop()
         return loop.steps if isinstance(loop, CountingLoop) else 0
+
+    @property
+    def passes(self) -> int:
+        loop = self._loop()
+        return loop.passes if isinstance(loop, CountingLoop) else 0
 
     def attach(self, name: str, loop: EngineLoop) -> None:
         if type(loop) is EngineLoop:

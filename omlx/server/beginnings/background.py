@@ -37,9 +37,15 @@ class BackgroundPrefill:
         return stats is not None and stats.disk.off is None
 
     async def fill(
-        self, model: str, tokens: tuple[int, ...], deadline: float = inf, *, beside: bool = False
+        self,
+        model: str,
+        tokens: tuple[int, ...],
+        deadline: float = inf,
+        *,
+        beside: bool = False,
+        least: int = 1,
     ) -> tuple[bool, int]:
-        """Compute the tokens missing from the prefix cache of a leased model.
+        """Compute what the prefix cache of a leased model lacks, if `least` tokens or more.
 
         Any request cancels the work, or, `beside` requests, goes first.
 
@@ -56,7 +62,7 @@ class BackgroundPrefill:
             background=not beside,
             priority=LAST,
         )
-        if not await asyncio.wrap_future(self._engine.may_prefill(model, request)):
+        if not await asyncio.wrap_future(self._engine.may_prefill(model, request, least)):
             return True, 0
         return await self._run(model, request, deadline)
 

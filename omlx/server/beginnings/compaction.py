@@ -179,9 +179,9 @@ class Compactions:
     async def shapes(self, model: str, program: str) -> list[Shape]:
         """Return the shapes of a program."""
         if model not in self._read:
-            self._read.add(model)
             forgets = self._forgets
             self._add(model, await asyncio.to_thread(self._stored, model), forgets)
+            self._read.add(model)  # unless cancelled before
         with self._lock:
             return list(self._shapes.get(model, {}).get(program, {}).values())
 

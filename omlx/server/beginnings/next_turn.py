@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 _FIRST_CHARACTERS: Final = ("A", "\n ", "{")
 """Beginnings of tool results — the common prefix of their prompts is the fixed part."""
 
+LEAST_TOKENS: Final = 16
+"""Tokens — fewer save less time than a pass of their own takes."""
+
 _REASONING: Final = "reasoning_content"
 
 log = logging.getLogger("omlx.prefix")
@@ -114,12 +117,15 @@ class NextTurns:
         self._prefill = prefill
         self._pool = pool
         self._settings = settings
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Turn | None] = {}
         self.compactions = compactions or Compactions()
 
     def watch(self, stream: GenerationStream, request: GenerationRequest, client: str) -> None:
         """Learn from a request, and prepare the turn behind its answer once that has ended."""
         served, name = stream.served, program(client)
+        for task, prepared in [*self._tasks.items()]:
+            if prepared is not None and prepared.precedes(request):
+                task.cancel()  # the rest would only delay it
         if asks_to_compact(request):
             saves = self._settings().prewarm != "off" and self._prefill.on_disk(served.id)
             self._start(asyncio.to_thread(self._learn, served.id, name, request, saves))
@@ -143,12 +149,15 @@ class NextTurns:
         conversation.filled = turn.answer.filled
         filled = turn.answer.filled >= LEAST_SHARE
         if (turn.answer.calls or filled) and self._settings().prewarm != "off":
-            self._start(self._prepare(served, name, turn))
+            self._start(self._prepare(served, name, turn), turn)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(
+        self, work: Coroutine[Any, Any, None], turn: Turn | None = None
+    ) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = turn
+        task.add_done_callback(self._tasks.pop)
+        return task
 
     def shut_down(self) -> None:
         for task in self._tasks:
@@ -163,7 +172,7 @@ class NextTurns:
                 model = served.tokenizer, served.context_length
                 if turn.answer.calls:
                     for tokens in await asyncio.to_thread(turn.fixed_parts, *model):
-                        await self._prefill.fill(served.id, tokens, beside=True)
+                        await self._prefill.fill(served.id, tokens, beside=True, least=LEAST_TOKENS)
                 known = await self.compactions.shapes(served.id, name)
                 shapes = [one for one in known if turn.answer.filled >= one.prepared_from]
                 for tokens in await asyncio.to_thread(turn.compactions, *model, shapes):
@@ -185,6 +194,11 @@ class Turn:
 
     request: GenerationRequest
     answer: AnswerMessage
+
+    def precedes(self, request: GenerationRequest) -> bool:
+        """Whether a request is a later turn of the conversation."""
+        own, messages = self.request.messages, request.messages
+        return len(own) < len(messages) and messages[len(own) - 1] == own[-1]
 
     def fixed_parts(
         self, tokenizer: TokenizerWrapper, context_length: int

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx import storage
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.pool import Pool
 from omlx.server.beginnings import transcript
 from omlx.server.beginnings.background import BackgroundPrefill
@@ -27,11 +30,13 @@ from omlx.server.beginnings.compaction import (
     asks_to_compact,
     shape_of,
 )
-from omlx.server.beginnings.next_turn import NextTurns
+from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns, Turn
 from omlx.server.beginnings.store import BeginningStore
+from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
 from omlx.settings.schema import Settings
+from omlx.text.events import ToolCallArguments, ToolCallStart
 from omlx.text.tools import ToolUse
 from tests.server.running import HYBRID, PATIENCE_S, TARGET, Running, omlx
 from tests.storage import homes
@@ -361,3 +366,66 @@ def test_the_next_compaction_begins_at_its_first_token(
             assert time.monotonic() < until
             time.sleep(0.02)  # the end of a background task
         assert ask(running, *messages, tools=False)["choices"] == cold
+
+
+ASK_CHARACTERS = {"claude": 6_000, "codex": 600, "opencode": 1_400, "pi": 2_000}
+"""Characters of the messages with which programs ask, as long as theirs."""
+
+
+def full(window: int, result: str, tokenizer: TokenizerWrapper) -> list[dict[str, Any]]:
+    """Return a conversation whose prompt fills 80 % of a window, each turn with a result."""
+    messages = [SYSTEM_LONG, say("user", LONG)]
+    turn = [called("0", command=LONG[:80]), {"role": "tool", "tool_call_id": "0"}]
+    turn[1] |= {"content": result, "name": "bash"}
+    sizes = [
+        len(render_conversation(tokenizer, request(*messages, *turn * count)).tokens)
+        for count in (1, 2)
+    ]
+    turns = int((SHARE * window - sizes[0]) / (sizes[1] - sizes[0])) + 1
+    for number in range(turns):
+        messages += [{**turn[0], "content": f"{number}"}, turn[1]]
+    return messages
+
+
+@pytest.mark.parametrize(
+    ("program", "window", "known", "most"),
+    [
+        ("claude", 32_768, False, 0.1),
+        ("codex", 8_192, False, 0.1),
+        ("opencode", 32_768, False, 0.04),
+        ("pi", 32_768, False, 0.001),
+        *((program, 8_192, True, 0.001) for program in ASK_CHARACTERS),
+    ],
+)
+def test_the_tokens_that_a_compaction_computes(
+    program: str, window: int, known: bool, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its prompt's tokens, where 80 % of the window are filled.
+
+    Behind an answer all is `known`. Behind a call the result comes with the request itself.
+    """
+    monkeypatch.setattr(transcript, "KEPT_TOKENS", window // 4)
+    tokenizer, answer = load_tokenizer(BUNDLED / HYBRID), AnswerMessage()
+    result = {"role": "tool", "tool_call_id": "9", "content": LONG[:600], "name": "bash"}
+    before = full(window, LONG[:600], tokenizer)
+    if known:
+        answer.text.append(LONG[:200])
+        messages = [*before, say("assistant", LONG[:200])]
+    else:
+        answer.add(ToolCallStart(0, "9", "bash"))
+        answer.add(ToolCallArguments(0, '{"command": "date"}'))
+        messages = [*before, called("9", command="date"), result]
+    sentence = transcript.ASKS["turn"] if program == "pi" else ASK["content"]
+    text = f"{sentence}{LONG * 4}"[: ASK_CHARACTERS[program]]
+    asked = request(SYSTEM_LONG, *messages[1:], say("user", text))
+    if program == "opencode":
+        asked = request(say("system", "You summarise."), *asked.messages[1:], tools=None)
+    elif program == "pi":
+        written = transcript.compaction_text(text, window // 4, messages[1:])
+        asked = request(say("system", "You summarise."), say("user", written or ""), tools=None)
+    shape = shape_of(Conversation(request(*messages)), asked)
+    assert shape is not None
+    prompts = Turn(request(*before), answer).compactions(tokenizer, window, [shape])
+    tokens = render_conversation(tokenizer, asked).tokens
+    cached = max(len(one) for one in prompts if tokens[: len(one)] == one)
+    assert 1 - cached / len(tokens) <= most

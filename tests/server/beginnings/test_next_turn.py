@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx.engine.types import Finished, FinishReason
 from omlx.models.catalog.discovery import BUNDLED
+from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import State
 from omlx.records import RequestStats
-from omlx.server.beginnings.next_turn import AnswerMessage, Turn
+from omlx.server.beginnings.background import BackgroundPrefill
+from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns, Turn
 from omlx.server.dialects.anthropic.encoder import tool_id
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.request.generation_request import GenerationRequest
+from omlx.server.request.stream import GenerationStream
 from omlx.settings.schema import Settings
 from omlx.text.events import (
     Finish,
@@ -46,6 +51,7 @@ TOOL: dict[str, Any] = {
     },
 }
 RESULT = "Rain."
+THINKS = {"chat_template_kwargs": {"enable_thinking": True}}
 
 
 def body(*behind: dict[str, Any], choice: str = "required") -> dict[str, Any]:
@@ -68,10 +74,13 @@ def post(running: Running, sent: dict[str, Any]) -> dict[str, Any]:
     return record
 
 
-def two_turns(model: str, prewarm: str) -> tuple[int, str]:
-    """Return the tokens left to compute after a tool's result, and the answer."""
+def two_turns(model: str, prewarm: str) -> tuple[int, dict[str, Any]]:
+    """Return the tokens left to compute after a tool's result, and the answer.
+
+    Without the reasoning before the call, which clients do not return, the prompt is another one.
+    """
     with omlx(Settings(prewarm=prewarm, speculation="off"), default=model) as running:
-        (choice,) = post(running, body())["choices"]
+        (choice,) = post(running, body() | THINKS)["choices"]
         assert choice["finish_reason"] == "tool_calls"
         if prewarm != "off":
             until = time.monotonic() + PATIENCE_S
@@ -81,10 +90,11 @@ def two_turns(model: str, prewarm: str) -> tuple[int, str]:
         (call,) = choice["message"]["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
         said = {key: choice["message"][key] for key in ("role", "content", "tool_calls")}
-        record = post(running, body(said, result, choice="auto") | {"max_tokens": 8})
+        turn = body(said, result, choice="auto") | THINKS | {"max_tokens": 8}
+        record = post(running, turn)
         usage = record["usage"]
         left = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
-        return left, record["choices"][0]["message"]["content"]
+        return left, record["choices"][0]["message"]
 
 
 @pytest.mark.parametrize("model", few((HYBRID, TARGET), HYBRID))
@@ -92,7 +102,7 @@ def test_a_result_is_all_that_is_left_to_compute(model: str) -> None:
     plain, answer = two_turns(model, "off")
     left, same = two_turns(model, "always")
     assert same == answer
-    assert left <= 0.7 * plain
+    assert left <= 0.7 * plain, (left, plain)
 
 
 @pytest.mark.slow
@@ -190,3 +200,28 @@ def test_reasoning_comes_back_as_before(
     assert all(text.rstrip().endswith("<tool_response>") for text in texts)
     returned = "reasoning_content" in (earlier or [{}])[0]
     assert ("hm" in texts[-1]) == (bool(reasoning) and (returned or not earlier))
+
+
+@pytest.mark.parametrize(
+    ("behind", "cancels"),
+    [
+        ([{"role": "assistant", "content": "a"}, {"role": "user", "content": "c"}], True),
+        ([], False),
+    ],
+)
+def test_the_next_turn_ends_its_preparation(behind: list[dict[str, Any]], cancels: bool) -> None:
+    messages = [{"role": "user", "content": "b"}]
+    turns = NextTurns(cast(BackgroundPrefill, Any), cast(Pool, Any), Settings)
+    stream = cast(GenerationStream, SimpleNamespace(served=SimpleNamespace(id="m")))
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def come() -> None:
+        task = turns._start(never(), Turn(GenerationRequest(messages=messages), answered()))
+        turns.watch(stream, GenerationRequest(messages=[*messages, *behind]), "agent/1")
+        await asyncio.wait([task], timeout=0)
+        assert bool(task.cancelling()) == cancels
+        turns.shut_down()
+
+    asyncio.run(come())
