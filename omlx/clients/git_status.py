@@ -17,7 +17,7 @@ from typing import Any, Final
 from unicodedata import normalize
 
 PROGRAMS: Final = ("claude",)
-"""Programs that state a git status."""
+"""Programs that state a git status; the server knows whether this version does."""
 
 GIT_S: Final = 2.0
 """Seconds per command of git, at most — a larger tree is not followed."""

@@ -1,8 +1,8 @@
 """Git status in system messages, as a conversation leaves the working tree.
 
-Claude Code writes branch, `git status --short` and the last commits once, where a conversation
-begins. The next one has the files that calls of this one wrote, and its commits. The server never
-runs git: `omlx launch` does, in the user's folder, and sends reports.
+Claude Code (2.1.197; 2.1.270 does in the user's first message) writes branch, `git status --short`
+and the last commits once. The next conversation has the files that calls of this one wrote, and its
+commits. The server never runs git: `omlx launch` does, in the user's folder, and sends reports.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ MAX_COMMAND: Final = 4 << 10
 """Characters of a command, at most: longer ones are ignored."""
 
 _ENTRY: Final = re.compile(r"([ #MTADRCU?!]{1,2}) (\S.*)")
-_TRIMMED: Final = re.compile(r"[MTADRCU] \S")
-"""Beginning of a status without its first space, from earlier versions of Claude Code."""
-
 _STATUS: Final = re.compile(
     rf"(?<=^Status:\n)(?:\(clean\)|{_ENTRY.pattern}(?:\n{_ENTRY.pattern})*"
     rf"(?:(?:\n[^\n]{{0,3}})?{re.escape(_CUT)}.*)?)$",
@@ -112,33 +109,22 @@ def git_status_of(text: str) -> GitStatus:
     status, log = _STATUS.search(text), _LOG.search(text)
     if status is None:
         return UNCHANGED
-    return GitStatus(_untrimmed(status[0]), "" if log is None else log[0])
+    return GitStatus(status[0], "" if log is None else log[0])
 
 
 def with_git_status(beginning: Beginning, status: GitStatus, branch: str = "") -> Beginning:
     """Replace status and branch that a beginning states; empty ones replace nothing."""
     if not status.status:
         return beginning
-    messages = []
+    messages, shown = [], status.status
+    if len(shown) > SHOWN:
+        shown = shown[:SHOWN] + TRUNCATED
     for message in beginning.messages:
-        text = str(message["content"])
-        text = _STATUS.sub(lambda own: _as_written(status.status, own[0]), text, count=1)
+        text = _STATUS.sub(lambda _: shown, str(message["content"]), count=1)
         text = _LOG.sub(lambda _: status.log, text, count=1)
         text = _BRANCH.sub(lambda own: branch or own[0], text, count=1)
         messages.append({**message, "content": text})
     return replace(beginning, messages=tuple(messages))
-
-
-def _untrimmed(status: str) -> str:
-    return f" {status}" if _TRIMMED.match(status) else status
-
-
-def _as_written(status: str, own: str) -> str:
-    """Return a status in the form of `own`, truncated as Claude Code does."""
-    text = _untrimmed(status)
-    if _TRIMMED.match(own):
-        text = text.lstrip()
-    return text if len(text) <= SHOWN else text[:SHOWN] + TRUNCATED
 
 
 def left_by(system: str, messages: Sequence[Message], known: GitStatus = UNCHANGED) -> GitStatus:
@@ -173,7 +159,7 @@ class WorkingTree:
     @property
     def status(self) -> str:
         entries = sorted(self.changed.items(), key=lambda entry: (entry[1] == "??", entry[0]))
-        return "\n".join(f"{code} {path}" for path, code in entries) or CLEAN
+        return "\n".join(f"{code} {path}" for path, code in entries).strip() or CLEAN
 
     def note(self, name: str, arguments: Mapping[str, Any], result: str) -> None:
         """Apply a call of a tool that has returned `result`."""

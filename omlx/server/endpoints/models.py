@@ -372,7 +372,7 @@ class PrefixEndpoints:
         """Keep the git status of a folder, for the beginnings of prompts that state it."""
         check_program(request)
         body = await read_body(request, GitReport.parse)
-        status = GitStatus(body.status.rstrip() or CLEAN, body.log.strip())
+        status = GitStatus(body.status.strip() or CLEAN, body.log.strip())
         branch = body.branch.strip() or "HEAD"
         followed = self._prefixes.report(body.folder, status, branch, running=body.running)
         return JSONResponse({"object": "git_status", "followed": followed})

@@ -46,14 +46,14 @@ def ran(command: str, result: str) -> tuple[str, Mapping[str, Any], str]:
 
 
 SHOP = (
-    Work(" M src/basket.py", OLD, [wrote("Edit", "src/prices.py")]),
+    Work("M src/basket.py", OLD, [wrote("Edit", "src/prices.py")]),
     Work(
-        " M src/basket.py\n M src/prices.py",
+        "M src/basket.py\n M src/prices.py",
         OLD,
         [wrote("Edit", "src/basket.py"), wrote("Write", "tests/test_prices.py")],
     ),
     Work(
-        " M src/basket.py\n M src/prices.py\n?? tests/test_prices.py",
+        "M src/basket.py\n M src/prices.py\n?? tests/test_prices.py",
         OLD,
         [
             ran("git status", "On branch main\nChanges not staged for commit: …"),
@@ -65,10 +65,10 @@ SHOP = (
     ),
     Work("(clean)", ROUND, [wrote("Edit", "src/basket.py")]),  # committed by the user afterwards
     Work("(clean)", BY_USER, [ran("ruff format .", "1 file reformatted, 7 files left unchanged")]),
-    Work(" M src/order.py", BY_USER, [ran("pytest -q", "48 passed in 0.61s")]),
-    Work(" M src/order.py", BY_USER, [wrote("Edit", "src/order.py"), wrote("Write", "src/tax.py")]),
+    Work("M src/order.py", BY_USER, [ran("pytest -q", "48 passed in 0.61s")]),
+    Work("M src/order.py", BY_USER, [wrote("Edit", "src/order.py"), wrote("Write", "src/tax.py")]),
     Work(
-        " M src/order.py\n?? src/tax.py",
+        "M src/order.py\n?? src/tax.py",
         BY_USER,
         [
             ran("git add src/order.py src/tax.py", ""),
@@ -76,7 +76,7 @@ SHOP = (
         ],
     ),
     Work("(clean)", TAX, [wrote("Edit", "src/tax.py")]),  # beside it, the user edits another file
-    Work(" M README.md\n M src/tax.py", TAX),
+    Work("M README.md\n M src/tax.py", TAX),
 )
 NOTES = Work("(clean)", ("77ab0d2 Begin",))
 

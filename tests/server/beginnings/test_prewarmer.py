@@ -153,7 +153,7 @@ def test_the_next_day_begins_warm(
         listed = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["beginnings"]
         assert [known["foreseen"] for known in listed] == [True, True]
         assert [known["uncached_tokens"] for known in listed] == [0, 0]
-        other = system("Dec 1, 2026", "/a", " M by hand")
+        other = system("Dec 1, 2026", "/a", "M by hand")
         probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=body("?", other)).json()
         behind = probed["prompt_tokens"] - probed["cached_tokens"]
         assert behind <= listed[0]["changing_tokens"] + 40  # an unforeseen status costs the rest
