@@ -136,6 +136,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Event loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     """In the quick lane, fail a test that connects or listens."""

@@ -36,29 +36,26 @@ __all__ = ["broken", "folder"]
 
 
 @pytest.mark.parametrize(("no_draft", "read"), [(True, {BIG}), (False, {BIG, SMALL})])
-def test_no_draft_reads_no_draft_weights(
+async def test_no_draft_reads_no_draft_weights(
     engine: EngineThread, folder: Path, no_draft: bool, read: set[str]
 ) -> None:
     add_draft(folder)
     opened: set[str] = set()
 
-    async def run() -> None:
-        settings = Settings(no_draft=no_draft, draft_model=SMALL)
-        pool = make_pool(
-            engine,
-            scan(folder),
-            settings,
-            default=BIG,
-            report=lambda entry, _: opened.add(entry.id),
-        )
-        (lease := await pool.lease(strategy=DRAFT)).release()
-        assert (lease.served.draft is None) is no_draft
-        if no_draft:
-            with pytest.raises(BadRequest, match="--no-draft"):
-                await pool.lease(draft=SMALL)
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    settings = Settings(no_draft=no_draft, draft_model=SMALL)
+    pool = make_pool(
+        engine,
+        scan(folder),
+        settings,
+        default=BIG,
+        report=lambda entry, _: opened.add(entry.id),
+    )
+    (lease := await pool.lease(strategy=DRAFT)).release()
+    assert (lease.served.draft is None) is no_draft
+    if no_draft:
+        with pytest.raises(BadRequest, match="--no-draft"):
+            await pool.lease(draft=SMALL)
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
     assert opened == read
 
 
@@ -89,29 +86,26 @@ def test_a_broken_draft_does_not_stop_loading(engine: EngineThread, broken: Path
 
 @pytest.mark.filterwarnings(ROPE_WARNING)
 @pytest.mark.parametrize("how", ["passes", "rewind", "unknown-token", "copy"])
-def test_a_failed_draft_leaves_memory_and_fails_requests_that_name_it(
+async def test_a_failed_draft_leaves_memory_and_fails_requests_that_name_it(
     engine: EngineThread, broken: Path, how: str
 ) -> None:
 
-    async def run() -> None:
-        pool = make_pool(engine, scan(broken), Settings(), default=BIG)
-        for _ in range(2):  # the second time, a request has named it meanwhile
-            (lease := await pool.lease()).release()
-            assert lease.served.no_draft_reason is not None
-            assert (lease.served.draft, lease.served.no_draft_reason.code) == (None, REASONS[how])
-            assert pool.status(BIG).draft is None
-            assert pool.residents.weights_of(scan(broken).get_usable(SMALL), "auto") is None
-            with pytest.raises((BadRequest, ModelError)) as caught:
-                await pool.lease(draft=SMALL)
-            code = "model.tokenizer" if how == "unknown-token" else REASONS[how]
-            assert (caught.value.code, caught.value.param) == (code, "draft_model")
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    pool = make_pool(engine, scan(broken), Settings(), default=BIG)
+    for _ in range(2):  # the second time, a request has named it meanwhile
+        (lease := await pool.lease()).release()
+        assert lease.served.no_draft_reason is not None
+        assert (lease.served.draft, lease.served.no_draft_reason.code) == (None, REASONS[how])
+        assert pool.status(BIG).draft is None
+        assert pool.residents.weights_of(scan(broken).get_usable(SMALL), "auto") is None
+        with pytest.raises((BadRequest, ModelError)) as caught:
+            await pool.lease(draft=SMALL)
+        code = "model.tokenizer" if how == "unknown-token" else REASONS[how]
+        assert (caught.value.code, caught.value.param) == (code, "draft_model")
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
 @pytest.mark.parametrize("how", ["passes", "weights", "vocabulary"])
-def test_a_failure_is_repeated_at_once_until_the_folder_changes(
+async def test_a_failure_is_repeated_at_once_until_the_folder_changes(
     engine: EngineThread, folder: Path, how: str
 ) -> None:
     (folder / BIG / FILE).unlink()
@@ -128,53 +122,46 @@ def test_a_failure_is_repeated_at_once_until_the_folder_changes(
             await asyncio.wait_for(pool.lease(draft=SMALL), 60)
         return caught.value.code, caught.value.params
 
-    async def run() -> None:
-        pool = make_pool(engine, scan(folder), Settings(), default=BIG, read=read)
-        (await pool.lease()).release()
-        first = await failure_of(pool)
-        opened.clear()
-        lease = await pool.lease()
-        assert await failure_of(pool) == first  # although an active request would delay another try
-        lease.release()
-        (await pool.lease(strategy=AUTO)).release()
-        assert opened == []
-        add_draft(folder)
-        (lease := await pool.lease(draft=SMALL)).release()
-        assert (lease.served.draft, opened) == (SMALL, [SMALL])
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    pool = make_pool(engine, scan(folder), Settings(), default=BIG, read=read)
+    (await pool.lease()).release()
+    first = await failure_of(pool)
+    opened.clear()
+    lease = await pool.lease()
+    assert await failure_of(pool) == first  # although an active request would delay another try
+    lease.release()
+    (await pool.lease(strategy=AUTO)).release()
+    assert opened == []
+    add_draft(folder)
+    (lease := await pool.lease(draft=SMALL)).release()
+    assert (lease.served.draft, opened) == (SMALL, [SMALL])
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
-def test_a_failure_does_not_outlast_a_rescan(engine: EngineThread, folder: Path) -> None:
+async def test_a_failure_does_not_outlast_a_rescan(engine: EngineThread, folder: Path) -> None:
     (folder / BIG / FILE).unlink()
     add_partial_draft(folder)
 
-    async def run() -> None:
-        pool = make_pool(engine, scan(folder), Settings(), default=BIG)
-        (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
-        with pytest.raises(BadRequest, match="incomplete"):
-            await pool.lease(draft=SMALL)
-        await pool.update_registry(scan(folder))
-        (lease := await pool.lease(draft=SMALL)).release()
-        assert lease.served.draft == SMALL
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    pool = make_pool(engine, scan(folder), Settings(), default=BIG)
+    (folder / SMALL / "model.safetensors.part").rename(folder / SMALL / "model.safetensors")
+    with pytest.raises(BadRequest, match="incomplete"):
+        await pool.lease(draft=SMALL)
+    await pool.update_registry(scan(folder))
+    (lease := await pool.lease(draft=SMALL)).release()
+    assert lease.served.draft == SMALL
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
-def test_a_request_may_use_a_draft_that_is_inactive(engine: EngineThread, folder: Path) -> None:
+async def test_a_request_may_use_a_draft_that_is_inactive(
+    engine: EngineThread, folder: Path
+) -> None:
     add_draft(folder)
 
-    async def run() -> list[str | None]:
-        pool = make_pool(engine, scan(folder), Settings(speculation="ngram"), default=BIG)
-        seen = []
-        for strategy in (None, AUTO, DRAFT, None):
-            (lease := await pool.lease(strategy=strategy)).release()
-            seen.append(lease.served.draft)
-        with pytest.raises(BadRequest):
-            await pool.lease(draft="../small")
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-        return seen
-
-    assert asyncio.run(run()) == [None, None, SMALL, SMALL]
+    pool = make_pool(engine, scan(folder), Settings(speculation="ngram"), default=BIG)
+    seen = []
+    for strategy in (None, AUTO, DRAFT, None):
+        (lease := await pool.lease(strategy=strategy)).release()
+        seen.append(lease.served.draft)
+    with pytest.raises(BadRequest):
+        await pool.lease(draft="../small")
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
+    assert seen == [None, None, SMALL, SMALL]

@@ -85,65 +85,60 @@ def test_a_draft_that_the_strategy_does_not_use_is_not_fetched(
     assert fetch.references == []
 
 
-def test_a_failed_download_is_tried_once_and_reported(engine: EngineThread, folder: Path) -> None:
+async def test_a_failed_download_is_tried_once_and_reported(
+    engine: EngineThread, folder: Path
+) -> None:
     failure = Reason("pull.unreachable", {"detail": "no network"})
     fetch = FakeFetch(folder, failure)
 
-    async def run() -> None:
-        pool = make_pool(engine, scan(folder), Settings(draft_download="auto"), default=BIG)
-        watcher = DraftWatcher(pool, lambda: scan(folder), fetch)
-        (await pool.lease()).release()
-        missing = pool.speculation(BIG).missing_draft
-        assert missing is not None
-        assert (missing.size_bytes, missing.failed) == (1234, None)
-        await watcher.check()
-        await watcher.check()
-        missing = pool.speculation(BIG).missing_draft
-        assert missing is not None
-        assert (missing.failed, len(fetch.references)) == (failure, 1)
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    pool = make_pool(engine, scan(folder), Settings(draft_download="auto"), default=BIG)
+    watcher = DraftWatcher(pool, lambda: scan(folder), fetch)
+    (await pool.lease()).release()
+    missing = pool.speculation(BIG).missing_draft
+    assert missing is not None
+    assert (missing.size_bytes, missing.failed) == (1234, None)
+    await watcher.check()
+    await watcher.check()
+    missing = pool.speculation(BIG).missing_draft
+    assert missing is not None
+    assert (missing.failed, len(fetch.references)) == (failure, 1)
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
-def test_the_draft_is_loaded_when_the_model_is_idle(engine: EngineThread, folder: Path) -> None:
-    async def run() -> None:
-        pool = make_pool(engine, scan(folder), Settings(), default=BIG)
-        lease = await pool.lease()
-        add_draft(folder)
-        change = asyncio.create_task(
-            DraftWatcher(pool, lambda: scan(folder), FakeFetch(folder)).check()
-        )
-        second = await pool.lease()
-        assert second.served.draft is None
-        assert pool.speculation(BIG).missing_draft is not None
-        lease.release()
-        second.release()
-        await change
-        (third := await pool.lease()).release()
-        assert third.served.draft == SMALL
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+async def test_the_draft_is_loaded_when_the_model_is_idle(
+    engine: EngineThread, folder: Path
+) -> None:
+    pool = make_pool(engine, scan(folder), Settings(), default=BIG)
+    lease = await pool.lease()
+    add_draft(folder)
+    change = asyncio.create_task(
+        DraftWatcher(pool, lambda: scan(folder), FakeFetch(folder)).check()
+    )
+    second = await pool.lease()
+    assert second.served.draft is None
+    assert pool.speculation(BIG).missing_draft is not None
+    lease.release()
+    second.release()
+    await change
+    (third := await pool.lease()).release()
+    assert third.served.draft == SMALL
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
 @pytest.mark.parametrize("how", ["weights", "tokenizer"])
-def test_an_unreadable_draft_is_tried_again_once_its_files_change(
+async def test_an_unreadable_draft_is_tried_again_once_its_files_change(
     engine: EngineThread, broken: Path
 ) -> None:
 
-    async def run() -> None:
-        pool = make_pool(engine, scan(broken), Settings(), default=BIG)
-        watcher = DraftWatcher(pool, lambda: scan(broken), FakeFetch(broken))
-        (await pool.lease()).release()
-        await watcher.check()
-        first = pool.residents.find(BIG)
-        await watcher.check()
-        assert pool.residents.find(BIG) is first
-        assert draft_state(pool) == "spec.off.draft_failed"
-        add_draft(broken)
-        await watcher.check()
-        assert draft_state(pool) == SMALL
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
-
-    asyncio.run(run())
+    pool = make_pool(engine, scan(broken), Settings(), default=BIG)
+    watcher = DraftWatcher(pool, lambda: scan(broken), FakeFetch(broken))
+    (await pool.lease()).release()
+    await watcher.check()
+    first = pool.residents.find(BIG)
+    await watcher.check()
+    assert pool.residents.find(BIG) is first
+    assert draft_state(pool) == "spec.off.draft_failed"
+    add_draft(broken)
+    await watcher.check()
+    assert draft_state(pool) == SMALL
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))

@@ -87,17 +87,14 @@ def ids(models: Pool) -> list[str]:
     return [served.id for served in models.loaded]
 
 
-def test_the_least_recently_used_model_is_evicted(engine: EngineThread) -> None:
-    async def run() -> list[list[str]]:
-        seen = []
-        async with pool(engine, memory_limit=TWO) as models:
-            for name in (TARGET, HYBRID, TARGET, DRAFT, HYBRID):
-                (await models.lease(name)).release()
-                assert models.used_bytes <= TWO
-                seen.append(ids(models))
-        return seen
-
-    assert asyncio.run(run()) == [
+async def test_the_least_recently_used_model_is_evicted(engine: EngineThread) -> None:
+    seen = []
+    async with pool(engine, memory_limit=TWO) as models:
+        for name in (TARGET, HYBRID, TARGET, DRAFT, HYBRID):
+            (await models.lease(name)).release()
+            assert models.used_bytes <= TWO
+            seen.append(ids(models))
+    assert seen == [
         [TARGET],
         [TARGET, HYBRID],
         [HYBRID, TARGET],
@@ -106,25 +103,23 @@ def test_the_least_recently_used_model_is_evicted(engine: EngineThread) -> None:
     ]
 
 
-def test_eviction_waits_for_active_requests_in_order_of_arrival(engine: EngineThread) -> None:
-    async def run() -> list[str]:
-        async with pool(engine, memory_limit=ONE) as models:
-            first = await models.lease(TARGET)
-            hybrid = asyncio.ensure_future(models.lease(HYBRID))
-            await until(lambda: models.status(TARGET).state is State.DRAINING)
-            late = asyncio.ensure_future(models.lease(TARGET))
-            assert not await settled(hybrid)
-            assert not await settled(late)
-            first.release()
-            first.release()
-            second = await hybrid
-            assert not await settled(late)
-            second.release()
-            third = await late
-            third.release()
-            return [first.served.id, second.served.id, third.served.id]
-
-    assert asyncio.run(run()) == [TARGET, HYBRID, TARGET]
+async def test_eviction_waits_for_active_requests_in_order_of_arrival(engine: EngineThread) -> None:
+    async with pool(engine, memory_limit=ONE) as models:
+        first = await models.lease(TARGET)
+        hybrid = asyncio.ensure_future(models.lease(HYBRID))
+        await until(lambda: models.status(TARGET).state is State.DRAINING)
+        late = asyncio.ensure_future(models.lease(TARGET))
+        assert not await settled(hybrid)
+        assert not await settled(late)
+        first.release()
+        first.release()
+        second = await hybrid
+        assert not await settled(late)
+        second.release()
+        third = await late
+        third.release()
+        served = [each.served.id for each in (first, second, third)]
+        assert served == [TARGET, HYBRID, TARGET]
 
 
 async def until(condition: object) -> None:
@@ -135,143 +130,125 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_request_that_gives_up_changes_nothing(engine: EngineThread) -> None:
-    async def run() -> str:
-        async with pool(engine, memory_limit=ONE) as models:
-            first = await models.lease()
-            hybrid = asyncio.ensure_future(models.lease(HYBRID))
-            await until(lambda: models.status(TARGET).state is State.DRAINING)
-            late = asyncio.ensure_future(models.lease())
-            assert not await settled(late)
-            hybrid.cancel()
-            again = await late
-            assert ids(models) == [TARGET]
-            for lease in (first, again, await models.lease()):
-                lease.release()
-            return again.served.id
-
-    assert asyncio.run(run()) == TARGET
+async def test_a_request_that_gives_up_changes_nothing(engine: EngineThread) -> None:
+    async with pool(engine, memory_limit=ONE) as models:
+        first = await models.lease()
+        hybrid = asyncio.ensure_future(models.lease(HYBRID))
+        await until(lambda: models.status(TARGET).state is State.DRAINING)
+        late = asyncio.ensure_future(models.lease())
+        assert not await settled(late)
+        hybrid.cancel()
+        again = await late
+        assert ids(models) == [TARGET]
+        for lease in (first, again, await models.lease()):
+            lease.release()
+        assert again.served.id == TARGET
 
 
-def test_waiting_requests_share_one_load(engine: EngineThread) -> None:
-    async def run() -> int:
-        begun = []
+async def test_waiting_requests_share_one_load(engine: EngineThread) -> None:
+    begun = []
 
-        def count(entry: ModelEntry, progress: LoadProgress) -> None:
-            if progress.done == 0:
-                begun.append(entry.id)
+    def count(entry: ModelEntry, progress: LoadProgress) -> None:
+        if progress.done == 0:
+            begun.append(entry.id)
 
-        async with pool(engine, report=count) as models:
-            leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
-            assert models.status(HYBRID).active == 5
-            for lease in leases:
-                lease.release()
-        return len(begun)
-
-    assert asyncio.run(run()) == 1
+    async with pool(engine, report=count) as models:
+        leases = await asyncio.gather(*(models.lease(HYBRID) for _ in range(5)))
+        assert models.status(HYBRID).active == 5
+        for lease in leases:
+            lease.release()
+    assert len(begun) == 1
 
 
 @pytest.mark.parametrize("turns", range(1, 5))
-def test_an_unload_is_told_to_whoever_began_to_wait_just_before(
+async def test_an_unload_is_told_to_whoever_began_to_wait_just_before(
     engine: EngineThread, turns: int
 ) -> None:
     """At the first of these turns of the event loop the load has no more than been asked for."""
 
-    async def run() -> None:
-        async with pool(engine) as models, asyncio.timeout(30):
-            waiting = asyncio.ensure_future(models.lease(HYBRID))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await models.unload(HYBRID)
-            with pytest.raises(Overloaded) as caught:
-                await waiting
-            assert caught.value.code == "model.load_cancelled"
-            assert models.status(HYBRID).state is State.UNLOADED
-
-    asyncio.run(run())
+    async with pool(engine) as models, asyncio.timeout(30):
+        waiting = asyncio.ensure_future(models.lease(HYBRID))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await models.unload(HYBRID)
+        with pytest.raises(Overloaded) as caught:
+            await waiting
+        assert caught.value.code == "model.load_cancelled"
+        assert models.status(HYBRID).state is State.UNLOADED
 
 
-def test_loading_survives_its_caller_and_stops_on_unload(engine: EngineThread) -> None:
-    async def run() -> None:
-        reading, resume = threading.Event(), threading.Event()
+async def test_loading_survives_its_caller_and_stops_on_unload(engine: EngineThread) -> None:
+    reading, resume = threading.Event(), threading.Event()
 
-        def hold(entry: ModelEntry, progress: LoadProgress) -> None:
-            if not reading.is_set():
-                reading.set()
-                engine.call(lambda: resume.wait(60))
+    def hold(entry: ModelEntry, progress: LoadProgress) -> None:
+        if not reading.is_set():
+            reading.set()
+            engine.call(lambda: resume.wait(60))
 
-        async with pool(engine, report=hold) as models:
-            loading = asyncio.ensure_future(models.load(HYBRID))
-            await until(reading.is_set)
-            loading.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await loading
-            assert models.status(HYBRID).state is State.LOADING
-            waiting = asyncio.ensure_future(models.load(HYBRID))
-            unloading = asyncio.ensure_future(models.unload(HYBRID))
-            for _ in range(20):
-                await asyncio.sleep(0)
-            resume.set()
-            await unloading
-            with pytest.raises(Overloaded) as caught:
-                await waiting
-            assert caught.value.code == "model.load_cancelled"
-            assert models.status(HYBRID).state is State.UNLOADED
-            (await models.lease(HYBRID)).release()
-            assert ids(models) == [HYBRID]
-
-    asyncio.run(run())
+    async with pool(engine, report=hold) as models:
+        loading = asyncio.ensure_future(models.load(HYBRID))
+        await until(reading.is_set)
+        loading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        assert models.status(HYBRID).state is State.LOADING
+        waiting = asyncio.ensure_future(models.load(HYBRID))
+        unloading = asyncio.ensure_future(models.unload(HYBRID))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        resume.set()
+        await unloading
+        with pytest.raises(Overloaded) as caught:
+            await waiting
+        assert caught.value.code == "model.load_cancelled"
+        assert models.status(HYBRID).state is State.UNLOADED
+        (await models.lease(HYBRID)).release()
+        assert ids(models) == [HYBRID]
 
 
-def test_settings_that_change_during_a_load_take_effect(
+async def test_settings_that_change_during_a_load_take_effect(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        reading, resume = threading.Event(), threading.Event()
+    reading, resume = threading.Event(), threading.Event()
 
-        def hold(entry: ModelEntry, progress: LoadProgress) -> None:
-            if not reading.is_set():
-                reading.set()
-                engine.call(lambda: resume.wait(60))
+    def hold(entry: ModelEntry, progress: LoadProgress) -> None:
+        if not reading.is_set():
+            reading.set()
+            engine.call(lambda: resume.wait(60))
 
-        async with pool(engine, tmp_path, report=hold) as models:
-            loading = asyncio.ensure_future(models.load(HYBRID))
-            await until(reading.is_set)
-            models.catalog.live.patch({"temperature": 0.5}, HYBRID)
-            await models.reconfigure()
-            resume.set()
-            await loading
-            await until(
-                lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
-            )
-
-    asyncio.run(run())
+    async with pool(engine, tmp_path, report=hold) as models:
+        loading = asyncio.ensure_future(models.load(HYBRID))
+        await until(reading.is_set)
+        models.catalog.live.patch({"temperature": 0.5}, HYBRID)
+        await models.reconfigure()
+        resume.set()
+        await loading
+        await until(
+            lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
+        )
 
 
-def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_path: Path) -> None:
+async def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_path: Path) -> None:
     def state(models: Pool) -> tuple[int, ServedModel]:
         resident = models.residents.find(TARGET)
         assert resident is not None
         (loaded,) = resident.weights.values()
         return id(loaded.model), resident.served
 
-    async def run() -> None:
-        async with pool(engine, tmp_path) as models:
-            await models.load(TARGET)
-            model, plain = state(models)
-            models.catalog.live.patch({"kv_bits": "8"}, TARGET)
-            await models.reconfigure()
-            await until(lambda: models.loaded[0].kv_cache.bits == 8)
-            same, served = state(models)
-            assert same == model
-            # 32 numbers of 8 bits and two scales, against 32 numbers of 32 bits
-            assert served.kv_cache.token_bytes * 128 == plain.kv_cache.token_bytes * (32 + 8)
-            assert served.identity != plain.identity
-
-    asyncio.run(run())
+    async with pool(engine, tmp_path) as models:
+        await models.load(TARGET)
+        model, plain = state(models)
+        models.catalog.live.patch({"kv_bits": "8"}, TARGET)
+        await models.reconfigure()
+        await until(lambda: models.loaded[0].kv_cache.bits == 8)
+        same, served = state(models)
+        assert same == model
+        # 32 numbers of 8 bits and two scales, against 32 numbers of 32 bits
+        assert served.kv_cache.token_bytes * 128 == plain.kv_cache.token_bytes * (32 + 8)
+        assert served.identity != plain.identity
 
 
-def test_which_draft_is_loaded(engine: EngineThread) -> None:
+async def test_which_draft_is_loaded(engine: EngineThread) -> None:
     async def drafts(
         settings: dict[str, object], *requests: tuple[str, str | None]
     ) -> list[tuple[str | None, object]]:
@@ -284,37 +261,32 @@ def test_which_draft_is_loaded(engine: EngineThread) -> None:
                 seen.append((lease.served.draft, reason.code if reason else None))
         return seen
 
-    given = asyncio.run(
-        drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None))
-    )
+    given = await drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None))
     assert given == [(DRAFT, None), (None, "draft.unfit.same_model"), (DRAFT, None)]
-    asked = asyncio.run(drafts({}, (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None)))
+    asked = await drafts({}, (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None))
     assert asked == [
         (None, "spec.off.no_draft_model"),
         (DRAFT, None),
         (DRAFT, None),
         (None, "spec.off.no_draft_model"),
     ]
-    missing = asyncio.run(drafts({"draft_model": "org/none"}, (TARGET, None)))
+    missing = await drafts({"draft_model": "org/none"}, (TARGET, None))
     assert missing == [(None, "draft.not_here")]
-    banned = asyncio.run(drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET, None)))
+    banned = await drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET, None))
     assert banned == [(None, "spec.off.no_draft")]
 
 
-def test_a_shared_draft_is_in_memory_once_until_its_last_user_is_evicted(
+async def test_a_shared_draft_is_in_memory_once_until_its_last_user_is_evicted(
     engine: EngineThread,
 ) -> None:
-    async def run() -> list[int]:
-        sizes = []
-        async with pool(engine, draft_model=DRAFT) as models:
-            for name in (TARGET, HYBRID, DRAFT):
-                (await models.lease(name)).release()
-                sizes.append(models.used_bytes)
-            for name in (HYBRID, DRAFT, TARGET):
-                await models.unload(name)
-                sizes.append(models.used_bytes)
-        return [round(size / 1e5) for size in sizes]
-
+    sizes = []
+    async with pool(engine, draft_model=DRAFT) as models:
+        for name in (TARGET, HYBRID, DRAFT):
+            (await models.lease(name)).release()
+            sizes.append(models.used_bytes)
+        for name in (HYBRID, DRAFT, TARGET):
+            await models.unload(name)
+            sizes.append(models.used_bytes)
     target, hybrid, draft = (
         2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in DEMO_NAMES
     )
@@ -326,109 +298,91 @@ def test_a_shared_draft_is_in_memory_once_until_its_last_user_is_evicted(
         target + draft,
         0,
     ]
-    assert asyncio.run(run()) == pytest.approx([round(size / 1e5) for size in both], abs=4)
+    assert sizes == pytest.approx(both, abs=4e5)
 
 
 DEMO_NAMES = (TARGET, HYBRID, DRAFT)
 
 
-def test_a_pinned_model_stays_and_another_too_large_is_refused(
+async def test_a_pinned_model_stays_and_another_too_large_is_refused(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        store = Store(tmp_path)
-        store.patch({"memory_limit": ONE})
-        store.patch({"pinned": True}, TARGET)
-        async with pool(engine, tmp_path) as models:
-            (await models.lease(TARGET)).release()
-            with pytest.raises(ModelError) as caught:
-                await models.lease(HYBRID)
-            assert caught.value.code == "model.no_room"
-            assert ids(models) == [TARGET]
-            models.catalog.live.patch({"pinned": None}, TARGET)
-            assert await models.reconfigure() == []
-            (await models.lease(HYBRID)).release()
-            assert ids(models) == [HYBRID]
-
-    asyncio.run(run())
+    store = Store(tmp_path)
+    store.patch({"memory_limit": ONE})
+    store.patch({"pinned": True}, TARGET)
+    async with pool(engine, tmp_path) as models:
+        (await models.lease(TARGET)).release()
+        with pytest.raises(ModelError) as caught:
+            await models.lease(HYBRID)
+        assert caught.value.code == "model.no_room"
+        assert ids(models) == [TARGET]
+        models.catalog.live.patch({"pinned": None}, TARGET)
+        assert await models.reconfigure() == []
+        (await models.lease(HYBRID)).release()
+        assert ids(models) == [HYBRID]
 
 
-def test_a_draft_without_room_is_left_out_unless_requested(engine: EngineThread) -> None:
-    async def run() -> None:
-        async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
-            (lease := await models.lease(TARGET)).release()
-            assert lease.served.draft is None
-            assert lease.served.no_draft_reason is not None
-            assert lease.served.no_draft_reason.code == "spec.off.draft_failed"
-            with pytest.raises(ModelError, match="memory"):
-                await models.lease(TARGET, DRAFT)
-            (await models.lease(TARGET)).release()
-
-    asyncio.run(run())
+async def test_a_draft_without_room_is_left_out_unless_requested(engine: EngineThread) -> None:
+    async with pool(engine, draft_model=DRAFT, memory_limit=19 << 20) as models:
+        (lease := await models.lease(TARGET)).release()
+        assert lease.served.draft is None
+        assert lease.served.no_draft_reason is not None
+        assert lease.served.no_draft_reason.code == "spec.off.draft_failed"
+        with pytest.raises(ModelError, match="memory"):
+            await models.lease(TARGET, DRAFT)
+        (await models.lease(TARGET)).release()
 
 
-def test_idle_models_are_evicted_after_their_timeout_unless_pinned(
+async def test_idle_models_are_evicted_after_their_timeout_unless_pinned(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> list[list[str]]:
-        store, clock, seen = Store(tmp_path), Clock(), []
-        store.patch({"ttl_seconds": 60})
-        store.patch({"pinned": True}, TARGET)
-        store.patch({"ttl_seconds": 10}, DRAFT)
-        async with pool(engine, tmp_path, clock) as models:
-            for name in (TARGET, HYBRID, DRAFT):
-                (await models.lease(name)).release()
-            busy = await models.lease(HYBRID)
-            for clock.now in (9, 10, 60):
-                await models.evictor.sweep()
-                seen.append(sorted(ids(models)))
-            busy.release()
-            for clock.now in (119, 120):
-                await models.evictor.sweep()
-                seen.append(sorted(ids(models)))
-        return seen
-
     everything, two = sorted((TARGET, HYBRID, DRAFT)), sorted((TARGET, HYBRID))
-    assert asyncio.run(run()) == [everything, two, two, two, [TARGET]]
 
-
-def test_lowering_the_limit_evicts_idle_models(engine: EngineThread, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with pool(engine, tmp_path) as models:
-            for name in (TARGET, HYBRID):
-                (await models.lease(name)).release()
-            models.catalog.live.patch({"memory_limit": ONE})
+    store, clock, seen = Store(tmp_path), Clock(), []
+    store.patch({"ttl_seconds": 60})
+    store.patch({"pinned": True}, TARGET)
+    store.patch({"ttl_seconds": 10}, DRAFT)
+    async with pool(engine, tmp_path, clock) as models:
+        for name in (TARGET, HYBRID, DRAFT):
+            (await models.lease(name)).release()
+        busy = await models.lease(HYBRID)
+        for clock.now in (9, 10, 60):
             await models.evictor.sweep()
-            assert ids(models) == [HYBRID]
-
-    asyncio.run(run())
-
-
-def test_the_default_model_may_be_an_alias(engine: EngineThread, tmp_path: Path) -> None:
-    async def run() -> list[str]:
-        Store(tmp_path).patch({"alias": "small"}, DRAFT)
-        # Also a short name: the alias has precedence.
-        Store(tmp_path).patch({"alias": "hybrid"}, TARGET)
-        Store(tmp_path).patch({"default_model": "small"})
-        async with pool(engine, tmp_path) as models:
-            models.catalog._default = None
-            return [
-                models.resolve(name).id
-                for name in ("small", "hybrid", TARGET, models.default or "")
-            ]
-
-    assert asyncio.run(run()) == [DRAFT, TARGET, TARGET, DRAFT]
+            seen.append(sorted(ids(models)))
+        busy.release()
+        for clock.now in (119, 120):
+            await models.evictor.sweep()
+            seen.append(sorted(ids(models)))
+    assert seen == [everything, two, two, two, [TARGET]]
 
 
-def test_unknown_names_are_refused_before_loading(engine: EngineThread) -> None:
-    async def run() -> None:
-        async with pool(engine) as models:
-            with pytest.raises(NotFound):
-                await models.lease("org/none")
-            with pytest.raises(BadRequest, match="org/none"):
-                await models.lease(TARGET, "org/none")
-            with pytest.raises(BadRequest, match="names no model"):
-                await make_pool(engine, DEMO, Settings()).lease()
-            assert models.last_used is None
+async def test_lowering_the_limit_evicts_idle_models(engine: EngineThread, tmp_path: Path) -> None:
+    async with pool(engine, tmp_path) as models:
+        for name in (TARGET, HYBRID):
+            (await models.lease(name)).release()
+        models.catalog.live.patch({"memory_limit": ONE})
+        await models.evictor.sweep()
+        assert ids(models) == [HYBRID]
 
-    asyncio.run(run())
+
+async def test_the_default_model_may_be_an_alias(engine: EngineThread, tmp_path: Path) -> None:
+    Store(tmp_path).patch({"alias": "small"}, DRAFT)
+    # Also a short name: the alias has precedence.
+    Store(tmp_path).patch({"alias": "hybrid"}, TARGET)
+    Store(tmp_path).patch({"default_model": "small"})
+    async with pool(engine, tmp_path) as models:
+        models.catalog._default = None
+        names = ("small", "hybrid", TARGET, models.default or "")
+        resolved = [models.resolve(name).id for name in names]
+        assert resolved == [DRAFT, TARGET, TARGET, DRAFT]
+
+
+async def test_unknown_names_are_refused_before_loading(engine: EngineThread) -> None:
+    async with pool(engine) as models:
+        with pytest.raises(NotFound):
+            await models.lease("org/none")
+        with pytest.raises(BadRequest, match="org/none"):
+            await models.lease(TARGET, "org/none")
+        with pytest.raises(BadRequest, match="names no model"):
+            await make_pool(engine, DEMO, Settings()).lease()
+        assert models.last_used is None

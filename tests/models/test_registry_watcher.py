@@ -46,43 +46,37 @@ class Watched:
         return lease.served.id
 
 
-def test_a_copied_folder_is_served_and_a_deleted_one_is_not_found(
+async def test_a_copied_folder_is_served_and_a_deleted_one_is_not_found(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        watched = Watched(engine, tmp_path)
-        assert await watched.ids() == []
-        shutil.copytree(DRAFT, tmp_path / "one")
-        assert await watched.ids() == ["one"]
-        assert await watched.answer("one") == "one"
-        shutil.rmtree(tmp_path / "one")
-        assert await watched.ids() == ["one"], "a loaded model stays"
-        await watched.pool.reconfigure()
-        assert await watched.answer("one") == "one"
-        await watched.pool.unload("one")
-        assert await watched.answer("one") == "404 model.folder_missing", "before the next check"
-        assert await watched.ids() == []
-        assert await watched.answer("one") == "404 model.not_found"
-
-    asyncio.run(run())
+    watched = Watched(engine, tmp_path)
+    assert await watched.ids() == []
+    shutil.copytree(DRAFT, tmp_path / "one")
+    assert await watched.ids() == ["one"]
+    assert await watched.answer("one") == "one"
+    shutil.rmtree(tmp_path / "one")
+    assert await watched.ids() == ["one"], "a loaded model stays"
+    await watched.pool.reconfigure()
+    assert await watched.answer("one") == "one"
+    await watched.pool.unload("one")
+    assert await watched.answer("one") == "404 model.folder_missing", "before the next check"
+    assert await watched.ids() == []
+    assert await watched.answer("one") == "404 model.not_found"
 
 
-def test_a_model_that_takes_the_place_of_another_is_read_anew(
+async def test_a_model_that_takes_the_place_of_another_is_read_anew(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        shutil.copytree(DRAFT, tmp_path / "one")
-        watched = Watched(engine, tmp_path)
-        before = await watched.pool.tokenizer("one")
-        assert await watched.pool.tokenizer("one") is before
-        file = tmp_path / "one/tokenizer.json"
-        content = json.loads(file.read_text())
-        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        content["added_tokens"].append({"id": 2048, "content": "<new>", "special": True, **flags})
-        file.write_text(json.dumps(content))
-        assert "<new>" in (await watched.pool.tokenizer("one")).get_vocab()
-
-    asyncio.run(run())
+    shutil.copytree(DRAFT, tmp_path / "one")
+    watched = Watched(engine, tmp_path)
+    before = await watched.pool.tokenizer("one")
+    assert await watched.pool.tokenizer("one") is before
+    file = tmp_path / "one/tokenizer.json"
+    content = json.loads(file.read_text())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content["added_tokens"].append({"id": 2048, "content": "<new>", "special": True, **flags})
+    file.write_text(json.dumps(content))
+    assert "<new>" in (await watched.pool.tokenizer("one")).get_vocab()
 
 
 def test_a_copy_in_progress_is_not_broken_for_ever(tmp_path: Path) -> None:

