@@ -13,6 +13,7 @@ import pytest
 from omlx.bench.cli import add_arguments, run
 from omlx.bench.console import Progress
 from omlx.models.catalog.discovery import BUNDLED
+from tests.clock import Clock
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 MODEL = ("--model", str(DRAFT))
@@ -72,13 +73,6 @@ def test_bad_flags_are_named(
 def test_numbers() -> None:
     assert parse("spec", *MODEL, "--streams", "1-4").streams == (1, 2, 3, 4)
     assert parse("spec", *MODEL, "--streams", "8,2,8").streams == (2, 8)
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def work(progress: Progress, clock: Clock, units: int, seconds: float) -> None:

@@ -8,13 +8,7 @@ import pytest
 
 from omlx.bench.console import Progress
 from omlx.bench.kernels import Expired, Part, Row, run_parts
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture

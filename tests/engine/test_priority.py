@@ -13,18 +13,11 @@ from omlx.engine.step.plan import Open, Restore
 from omlx.engine.step.priority import QUANTUM_S, STARVATION_S, PromptOrder
 from omlx.engine.step.row import Status
 from omlx.engine.types import Finished, Limits, PrefillProgress, TokensCommitted
+from tests.clock import Clock
 from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
 
 LIMITS = Limits(context_length=4000, max_rows=2, max_waiting=40, prefill_chunk=32, prefill_slice=8)
 BACKGROUND = 10
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def background(name: str, **more: object):
@@ -130,7 +123,7 @@ def _kept(desk: Desk) -> int:
 
 
 def test_a_request_that_waited_long_is_next_and_keeps_its_row_for_a_while() -> None:
-    clock = Clock()
+    clock = Clock(1.0)
     desk = Desk(replace(LIMITS, max_rows=1), clock=clock)
     desk.submit(ask("t0", max_tokens=8), background("slow", max_tokens=400))
     admitted: list[float] = []
@@ -149,7 +142,7 @@ def test_a_request_that_waited_long_is_next_and_keeps_its_row_for_a_while() -> N
 @pytest.mark.parametrize("prefix_bytes", [0, 1 << 20])
 def test_pauses_between_urgent_requests_do_not_begin_the_wait_again(prefix_bytes: int) -> None:
     """A pause is a step in which the row is free; the prompt takes ten."""
-    clock = Clock()
+    clock = Clock(1.0)
     limits = replace(LIMITS, max_rows=1, block_tokens=4, prefix_bytes=prefix_bytes)
     desk = Desk(limits, clock=clock)
     slow, typed = background("slow", prompt=300, max_tokens=4), 0
@@ -167,7 +160,7 @@ def test_pauses_between_urgent_requests_do_not_begin_the_wait_again(prefix_bytes
 
 
 def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
-    clock = Clock()
+    clock = Clock(1.0)
     desk = Desk(replace(LIMITS, max_rows=2), clock=clock)
     desk.submit(*(ask(f"t{i}", max_tokens=60) for i in range(2)))
     desk.step()
@@ -184,7 +177,7 @@ def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_many_requests_of_mixed_priority_all_say_their_answers(seed: int) -> None:
     chance = random.Random(seed)
-    clock = Clock()
+    clock = Clock(1.0)
     desk = Desk(replace(LIMITS, max_rows=3, block_tokens=4), clock=clock)
     asked = [
         ask(

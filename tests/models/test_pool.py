@@ -25,6 +25,7 @@ from omlx.models.pool.served import Lease, ServedModel, State
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
+from tests.clock import Clock
 from tests.models.pools import make_pool
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
@@ -36,13 +37,6 @@ ONE, TWO = 21 << 20, 45 << 20
 
 They take 17.9, 15.6 and 3.5 MB, and a seventh of the limit is for caches.
 """
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @asynccontextmanager
@@ -338,7 +332,7 @@ async def test_idle_models_are_evicted_after_their_timeout_unless_pinned(
 ) -> None:
     everything, two = sorted((TARGET, HYBRID, DRAFT)), sorted((TARGET, HYBRID))
 
-    store, clock, seen = Store(tmp_path), Clock(), []
+    store, clock, seen = Store(tmp_path), Clock(0.0), []
     store.patch({"ttl_seconds": 60})
     store.patch({"pinned": True}, TARGET)
     store.patch({"ttl_seconds": 10}, DRAFT)

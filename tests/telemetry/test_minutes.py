@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from omlx.telemetry.usage import MAX_MINUTES, MINUTE_S, STEP_S, Minute, Minutes, Step, Timeline
-
-
-class Clock:
-    now = 6_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_a_minute_has_all_tokens_and_the_highest_memory() -> None:
-    clock = Clock()
+    clock = Clock(6_000.0)
     minutes = Minutes(clock)
     minutes.add(5, 100)
     clock.now += 59
@@ -27,7 +21,7 @@ def test_a_minute_has_all_tokens_and_the_highest_memory() -> None:
 
 
 def test_heat_is_noted_until_it_is_not_known() -> None:
-    minutes, answers = Minutes(Clock()), iter([None])
+    minutes, answers = Minutes(Clock(6_000.0)), iter([None])
     asyncio.run(minutes.watch_heat(lambda: next(answers)))
     assert minutes.since(0) == []
     for throttled in (False, True, False):
@@ -36,7 +30,7 @@ def test_heat_is_noted_until_it_is_not_known() -> None:
 
 
 def test_a_day_is_kept() -> None:
-    clock = Clock()
+    clock = Clock(6_000.0)
     minutes = Minutes(clock)
     for _ in range(MAX_MINUTES + 9):
         minutes.add(1)
@@ -45,7 +39,7 @@ def test_a_day_is_kept() -> None:
 
 
 def test_tokens_within_a_step_are_summed_and_silence_adds_no_step() -> None:
-    clock = Clock()
+    clock = Clock(6_000.0)
     timeline = Timeline(clock)
     timeline.add(3, 1)
     clock.now += STEP_S - 0.1
@@ -58,7 +52,7 @@ def test_tokens_within_a_step_are_summed_and_silence_adds_no_step() -> None:
 
 
 def test_it_is_bounded_and_survives_a_clock_that_is_set_back() -> None:
-    clock = Clock()
+    clock = Clock(6_000.0)
     timeline = Timeline(clock, max_steps=3)
     for _ in range(10):
         timeline.add(1, 0)

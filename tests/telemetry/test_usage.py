@@ -16,17 +16,11 @@ from omlx.records import DrafterStats, RequestStats
 from omlx.storage import FILE
 from omlx.telemetry import usage
 from omlx.telemetry.usage import FAILURE, KEPT_DAYS, Usage, UsageHistory
+from tests.clock import Clock
 
 ONE = Usage(requests=1, prompt=100, cached=40, predicted=10, accepted=4, draft_saved_s=0.5)
 NOON = datetime(2026, 3, 14, 12).timestamp()
 DAY_S = 86_400
-
-
-class Clock:
-    now = NOON
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def stats(prompt: int, cached: int, speedup: float | None, proposed: int) -> RequestStats:
@@ -53,7 +47,7 @@ def test_no_step_with_drafts_is_shorter_than_a_plain_one() -> None:
 
 
 def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:
-    home, clock = tmp_path / "home", Clock()
+    home, clock = tmp_path / "home", Clock(NOON)
     first, second = UsageHistory(home, clock), UsageHistory(home, clock)
     for history in (first, second):
         history.add("m", "", ONE)
@@ -73,7 +67,7 @@ def test_sums_survive_the_process_and_add_up_over_two(tmp_path: Path) -> None:
 
 
 def test_without_a_file_they_are_kept_in_memory() -> None:
-    history = UsageHistory(None, Clock())
+    history = UsageHistory(None, Clock(NOON))
     history.add("m", "", ONE)
     history.flush()
     assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
@@ -84,7 +78,7 @@ def test_what_cannot_be_written_is_kept_and_logged_once(
 ) -> None:
     path = tmp_path / FILE
     path.mkdir()
-    history = UsageHistory(tmp_path, Clock())
+    history = UsageHistory(tmp_path, Clock(NOON))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             history.add("m", "", ONE)
@@ -97,7 +91,7 @@ def test_what_cannot_be_written_is_kept_and_logged_once(
 def test_a_damaged_file_is_kept_aside(tmp_path: Path) -> None:
     path = tmp_path / FILE
     path.write_bytes(b"not a database" * 400)
-    history = UsageHistory(tmp_path, Clock())
+    history = UsageHistory(tmp_path, Clock(NOON))
     history.add("m", "", ONE)
     assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
     (kept,) = tmp_path.glob("*.corrupt-*")
@@ -109,7 +103,7 @@ def test_a_file_of_another_program_is_never_changed(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as table:
         table.execute("create table usage (day text)")
     before = path.read_bytes()
-    history = UsageHistory(tmp_path, Clock())
+    history = UsageHistory(tmp_path, Clock(NOON))
     history.add("m", "", ONE)
     assert history.sums(1) == {("2026-03-14", "m", ""): ONE}
     assert path.read_bytes() == before
@@ -118,7 +112,7 @@ def test_a_file_of_another_program_is_never_changed(tmp_path: Path) -> None:
 def test_old_days_are_deleted_and_rows_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, clock = tmp_path, Clock()
+    home, clock = tmp_path, Clock(NOON)
     history = UsageHistory(home, clock)
     history.add("old", "", ONE)
     history.flush()
