@@ -138,7 +138,7 @@ def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostFil
     assert loaded.record() is None
 
 
-def test_costs_survive_a_change_of_models_and_a_restart(
+async def test_costs_survive_a_change_of_models_and_a_restart(
     engine: EngineThread, files: CostFiles
 ) -> None:
     async def learn(pool: Pool, model: str) -> float | None:
@@ -155,15 +155,11 @@ def test_costs_survive_a_change_of_models_and_a_restart(
         lease.release()
         return known
 
-    async def run() -> list[float | None]:
-        first = make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
-        seen = [await learn(first, TARGET), await learn(first, DRAFT), await learn(first, TARGET)]
-        await first.save_costs()
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(TARGET)))
-        return [
-            *seen,
-            await learn(make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files), DRAFT),
-        ]
-
-    assert asyncio.run(run()) == [None, None, pytest.approx(0.01), pytest.approx(0.01)]
+    first = make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
+    seen = [await learn(first, name) for name in (TARGET, DRAFT, TARGET)]
+    await first.save_costs()
+    await asyncio.wrap_future(engine.call(lambda: engine.detach(TARGET)))
+    second = make_pool(engine, DEMO, Settings(speculation="ngram"), costs=files)
+    seen.append(await learn(second, DRAFT))
+    assert seen == [None, None, pytest.approx(0.01), pytest.approx(0.01)]
     assert len(kept(files)) == 2
