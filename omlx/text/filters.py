@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from omlx.text.events import ReasoningDelta, TextDelta
@@ -144,7 +145,7 @@ def overlap(text: str, marker: str) -> int:
 
 
 def longest_overlap(text: str, markers: Iterable[str]) -> int:
-    return max((overlap(text, marker) for marker in markers), default=0)
+    return max(map(overlap, repeat(text), markers), default=0)
 
 
 def before_marker(text: str, markers: Collection[str]) -> tuple[str, str]:

@@ -137,7 +137,7 @@ class OutputParser:
             return []
         thinking = self._channels.thinking
         text = self._detokenizer.feed(token)
-        pieces = self._parse(self._stops.feed(text))
+        pieces = self._parse(self._channels.feed(self._stops.feed(text)))
         self._reasoning_tokens += thinking or self._channels.thinking
         if text and not pieces and not self._holds:
             self._hidden = len(self._logprobs)
@@ -162,10 +162,10 @@ class OutputParser:
         return any(parser.holds for parser in (*reasoning, *answer))
 
     def _rest(self, reason: FinishReason) -> list[Piece]:
-        pieces = self._parse(self._stops.feed(self._detokenizer.finish()))
-        pieces += self._parse(self._stops.finish())
+        text = self._stops.feed(self._detokenizer.finish()) + self._stops.finish()
+        pieces = self._parse(self._channels.feed(text))
         complete = reason is FinishReason.STOP and not self.stopped
-        pieces += self._parse_calls(self._channels.finish(complete=complete))
+        pieces += self._parse(self._channels.finish(complete=complete))
         if reason is FinishReason.STOP and self._channels.thinking:
             pieces += self._until_ended(self._open.finish())
         else:
@@ -174,10 +174,7 @@ class OutputParser:
         last = [*self._calls.feed(answer), *self._calls.finish(complete=complete)]
         return pieces + self._until_ended(last)
 
-    def _parse(self, text: str) -> list[Piece]:
-        return self._parse_calls(self._channels.feed(text))
-
-    def _parse_calls(self, pieces: Iterable[TextDelta | ReasoningDelta]) -> list[Piece]:
+    def _parse(self, pieces: Iterable[TextDelta | ReasoningDelta]) -> list[Piece]:
         parsed: list[Piece] = []
         for piece in pieces:
             if isinstance(piece, ReasoningDelta):

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from omlx.engine.device_errors import isolate
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
@@ -376,8 +375,10 @@ class GenerationStream:
         asyncio.wrap_future(future).add_done_callback(note)
 
     def _receive(self, event: Event) -> None:
-        with isolate(_log_uncounted):  # else the end were lost, and the model could never drain
+        try:
             self._activity.observe(event)
+        except Exception:  # else the end were lost, and the model could never drain
+            log.exception("an event was not counted")
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)
         self._inbox.append(event)
@@ -394,7 +395,3 @@ class GenerationStream:
             completed, self.completed = self.completed, None
             if completed is not None and len(self.finishes) == self.n and self.error is None:
                 completed()
-
-
-def _log_uncounted(error: Exception) -> None:
-    log.error("an event was not counted", exc_info=error)
