@@ -51,8 +51,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_packages tests/zoo/ tests/test_zoo tests/real/""",
     "model pool": """
         omlx/models/pool/ tests/models/test_pool tests/models/test_footprint
-        tests/models/test_load_ tests/models/pools tests/server/test_pool
-        tests/server/test_shared_memory""",
+        tests/models/test_load_ tests/models/pools tests/server/test_pool""",
     "GGUF": "omlx/models/gguf/ tests/models/gguf/ tests/cli/test_pull_gguf",
     "downloads and search": """
         omlx/models/hub/ admin/download tests/admin/test_download omlx/cli/pull
@@ -98,7 +97,6 @@ FEATURES: Final[dict[str, str]] = {
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity
         omlx/server/request/usage
-        tests/server/test_activity
         tests/server/test_metrics""",
     "settings": """
         omlx/settings/ tests/settings/ admin/settings/ tests/admin/settings/ omlx/cli/config

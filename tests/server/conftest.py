@@ -9,7 +9,6 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.settings.schema import Settings
-from tests.server.dialects import DIALECTS
 from tests.server.running import DRAFT, Running, omlx
 from tests.server.spelling import spelling_pool
 
@@ -21,15 +20,23 @@ def server() -> Iterator[Running]:
 
 
 @pytest.fixture
-def client(server: Running) -> Iterator[OpenAI]:
-    with DIALECTS["chat"].client(server.url) as client:
-        yield client
+def client(server: Running) -> OpenAI:
+    return server.openai
 
 
 @pytest.fixture
-def http(server: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as http:
-        yield http
+def http(server: Running) -> httpx.Client:
+    return server.http
+
+
+@pytest.fixture
+def claude(server: Running) -> Anthropic:
+    return server.claude
+
+
+@pytest.fixture
+def llama(server: Running) -> Any:
+    return server.ollama
 
 
 @pytest.fixture(scope="session")
@@ -40,31 +47,15 @@ def speller() -> Iterator[Running]:
 
 
 @pytest.fixture
-def claude(server: Running) -> Iterator[Anthropic]:
-    with DIALECTS["messages"].client(server.url) as client:
-        yield client
+def spelling(speller: Running) -> OpenAI:
+    return speller.openai
 
 
 @pytest.fixture
-def spelling_claude(speller: Running) -> Iterator[Anthropic]:
-    with DIALECTS["messages"].client(speller.url) as client:
-        yield client
+def spelling_claude(speller: Running) -> Anthropic:
+    return speller.claude
 
 
 @pytest.fixture
-def llama(server: Running) -> Iterator[Any]:
-    """The client of Ollama."""
-    with DIALECTS["ollama"].client(server.url) as client:
-        yield client
-
-
-@pytest.fixture
-def spelling_llama(speller: Running) -> Iterator[Any]:
-    with DIALECTS["ollama"].client(speller.url) as client:
-        yield client
-
-
-@pytest.fixture
-def spelling(speller: Running) -> Iterator[OpenAI]:
-    with DIALECTS["chat"].client(speller.url) as client:
-        yield client
+def spelling_llama(speller: Running) -> Any:
+    return speller.ollama

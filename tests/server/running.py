@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
+import ollama
 import uvicorn
 from anthropic import Anthropic
 from openai import OpenAI
@@ -200,6 +201,11 @@ class Running:
     def claude(self) -> Anthropic:
         return self._closing(Anthropic(base_url=self.url, api_key="none", max_retries=0))
 
+    @cached_property
+    def ollama(self) -> ollama.Client:
+        client: ollama.Client = self.clients.enter_context(ollama.Client(self.url))
+        return client
+
     def _closing(self, client: Client) -> Client:
         self.clients.callback(client.close)
         return client
@@ -232,6 +238,7 @@ def serving(app: ASGIApp, protocol: type[TimeoutProtocol] = TimeoutProtocol) -> 
         log_config=None,
         access_log=False,
         ws="none",
+        timeout_keep_alive=PATIENCE_S,  # a request would meet the end of its connection
         timeout_graceful_shutdown=5,
     )
     server = Ready(config)

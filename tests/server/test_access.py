@@ -35,7 +35,7 @@ def requests(home: Path, server: Running | None = None) -> list[dict[str, Any]]:
     """The lines of all requests that `server` has answered: each is written behind its answer, and
     before the next one, which has no line."""
     if server is not None:
-        httpx.get(f"{server.url}/health", timeout=60).raise_for_status()
+        server.http.get("/health").raise_for_status()
     lines = [json.loads(line) for line in (home / "logs" / "omlx.log").read_text().splitlines()]
     return [line for line in lines if line["logger"] == "omlx.request"]
 

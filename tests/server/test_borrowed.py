@@ -9,7 +9,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import httpx
 import mlx.core as mx
 import pytest
 from openai import BadRequestError
@@ -186,7 +185,7 @@ def test_a_head_in_the_shards_drafts_or_says_what_it_lacks(tmp_path: Path, whole
             )
             assert "norm" in caught.value.message
             assert written(client.chat.completions.create(**asked).choices[0].message) == text
-        record = httpx.get(f"{server.url}/v1/models/glm5_next", timeout=60).json()
+        record = server.http.get("/v1/models/glm5_next").json()
         assert record["speculation"]["head"]["loaded"] is whole
 
 
@@ -204,5 +203,5 @@ def save_head(folder: Path, whole: bool) -> None:
 
 
 def test_a_model_says_which_library_computes_it(running: Running) -> None:
-    record = httpx.get(f"{running.url}/v1/models/mimo_v2", timeout=60).json()
+    record = running.http.get("/v1/models/mimo_v2").json()
     assert record["library"] == f"mlx-vlm {version('mlx-vlm')}"

@@ -86,7 +86,7 @@ def ask(running: Running, **fields: Any) -> Any:
 
 
 def status(running: Running) -> dict[str, Any]:
-    record = httpx.get(f"{running.url}/v1/models/{TARGET}", timeout=60).json()
+    record = running.http.get(f"/v1/models/{TARGET}").json()
     return record["speculation"]
 
 
@@ -120,9 +120,9 @@ def test_a_drafter_of_another_model_is_refused_with_what_would_fit(running: Runn
 
 
 def test_a_drafter_is_no_model(running: Running) -> None:
-    answer = httpx.post(f"{running.url}/v1/chat/completions", json={"model": "eagle"}, timeout=60)
+    answer = running.http.post("/v1/chat/completions", json={"model": "eagle"})
     assert answer.status_code in (400, 404)
-    ids = [each["id"] for each in httpx.get(f"{running.url}/v1/models", timeout=60).json()["data"]]
+    ids = [each["id"] for each in running.http.get("/v1/models").json()["data"]]
     assert "eagle" not in ids
     assert DRAFT in ids
 
@@ -149,7 +149,7 @@ def headed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def ask_head(headed: Running, model: str, **fields: Any) -> httpx.Response:
     messages = user("Count to nine.")
     body = {"model": model, "messages": messages, "max_tokens": 24, "seed": 3, "temperature": 0.8}
-    return httpx.post(f"{headed.url}{CHAT}", json=body | fields, timeout=120)
+    return headed.http.post(CHAT, json=body | fields)
 
 
 def text(answer: httpx.Response) -> str:
@@ -158,7 +158,7 @@ def text(answer: httpx.Response) -> str:
 
 
 def head_of(headed: Running, model: str) -> dict[str, Any]:
-    record: dict[str, Any] = httpx.get(f"{headed.url}/v1/models/{model}", timeout=60).json()
+    record: dict[str, Any] = headed.http.get(f"/v1/models/{model}").json()
     return record["speculation"]
 
 

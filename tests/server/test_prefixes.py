@@ -235,7 +235,7 @@ def test_fields_about_an_answer_are_refused(server: Running, field: str, value: 
     path, body = CHAT, {"messages": asked("a", "b")}
     if field == "background":
         path, body = "/v1/responses", {"input": "a"}
-    answer = httpx.post(f"{server.url}{path}", json={**body, **PREWARM, field: value}, timeout=60)
+    answer = server.http.post(path, json={**body, **PREWARM, field: value})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "request.prewarm", field)
 

@@ -187,7 +187,7 @@ def test_an_unknown_profile_says_which_there_are(openai: OpenAI, server: Running
     assert f"{TARGET}, {TARGET}:chat_template_kwargs" in caught.value.message
     assert DEEP in caught.value.message
     for path, body in (("/v1/messages", MESSAGES[1]), ("/api/chat", {"messages": HELLO})):
-        answer = httpx.post(server.url + path, json={"model": "target:slow", **body})
+        answer = server.http.post(path, json={"model": "target:slow", **body})
         assert answer.status_code == 404
         assert DEEP in answer.text
 

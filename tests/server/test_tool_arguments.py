@@ -242,6 +242,6 @@ def test_a_choice_of_a_skipped_tool_is_refused(speller: Running) -> None:
     body = {"model": TARGET, "input": "a", "tools": [{"type": "web_search"}]}
     for choice in ("required", {"type": "web_search"}):
         asked = json.dumps(body | {"tool_choice": choice})
-        answer = httpx.post(f"{speller.url}/v1/responses", content=asked)
+        answer = speller.http.post("/v1/responses", content=asked)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith("tool_choice")

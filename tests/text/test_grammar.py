@@ -24,6 +24,7 @@ from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, Structured
 from omlx.text.mask import GrammarMask
 from tests import lanes
 from tests.schemas import SCHEMAS
+from tests.text.calls import ids_of
 
 PERSON = {
     "type": "object",
@@ -75,10 +76,6 @@ def mask(
     return grammars.mask(
         grammars.compile(StructuredOutput(kind, text, "form", **more)), preamble or Preamble()
     )
-
-
-def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:
-    return [int(each) for each in tokenizer.encode(text, add_special_tokens=False)]
 
 
 def allowed(of: GrammarMask) -> set[int] | None:

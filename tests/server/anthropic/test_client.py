@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import anthropic
-import httpx
 import pytest
 from anthropic import Anthropic, beta_tool
 from anthropic.types import Message, ThinkingBlock
@@ -251,9 +250,7 @@ def test_counting_loads_nothing(speller: Running) -> None:
 def test_a_silent_stream_is_kept_open_by_pings() -> None:
     with omlx(keep_alive_s=0.0) as running:
         body = {"model": TARGET, "max_tokens": 4, "stream": True, "messages": user("word " * 500)}
-        with httpx.stream(
-            "POST", f"{running.url}/v1/messages?beta=true", json=body, timeout=60
-        ) as answer:
+        with running.http.stream("POST", "/v1/messages?beta=true", json=body) as answer:
             names = [
                 line.removeprefix("event: ")
                 for line in answer.iter_lines()

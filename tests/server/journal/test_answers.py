@@ -33,7 +33,7 @@ from tests.server.journal.streams import (
     numbered,
     said,
 )
-from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, Running, omlx, serving
+from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx, serving
 
 KEY = {"Idempotency-Key": "a"}
 SLICE = [
@@ -181,7 +181,7 @@ LOST_KEY = {"Idempotency-Key": "one"}
 
 def long_body(speller: Running, dialect: str) -> Event:
     """A stream of some 400 tokens: it has not ended when a client has its first events."""
-    httpx.post(f"{speller.url}/v1/models/{TARGET}/load", timeout=PATIENCE_S).raise_for_status()
+    speller.http.post(f"/v1/models/{TARGET}/load").raise_for_status()
     body = body_of(dialect, "text", model=TARGET, seed=1, speculation="off")
     if dialect == "responses":
         return body | {"input": "word " * 90, "max_output_tokens": 400}

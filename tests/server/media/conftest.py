@@ -17,9 +17,8 @@ def seer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def http(seer: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=seer.url, timeout=60) as http:
-        yield http
+def http(seer: Running) -> httpx.Client:
+    return seer.http
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
-import httpx
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response, ResponseFunctionToolCall
@@ -190,7 +189,7 @@ def test_input_items_come_in_pages_newest_first(spelling: OpenAI, speller: Runni
         ("order=up", "order"),
         ("after=x", "after"),
     ):
-        answer = httpx.get(f"{speller.url}/v1/responses/{made.id}/input_items?{query}")
+        answer = speller.http.get(f"/v1/responses/{made.id}/input_items?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
@@ -256,7 +255,7 @@ def test_what_is_wrong_is_named(
     speller: Running, fields: dict[str, Any], code: str, param: str
 ) -> None:
     body = {"model": TARGET, "input": "x", **fields}
-    error = httpx.post(f"{speller.url}/v1/responses", json=body, timeout=60).json()["error"]
+    error = speller.http.post("/v1/responses", json=body).json()["error"]
     assert (error["code"], error["param"]) == (code, param)
 
 

@@ -6,7 +6,6 @@ import json
 from itertools import product
 from typing import Any
 
-import httpx
 import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI, pydantic_function_tool
@@ -165,9 +164,7 @@ def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
 def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
     says = markup("look", at="it" * 1500)
     body = {"model": TARGET, "messages": user(says), "tools": TOOLS, "stream": True, **PLAIN}
-    with httpx.stream(
-        "POST", f"{speller.url}/v1/chat/completions", json=body, timeout=60
-    ) as answer:
+    with speller.http.stream("POST", "/v1/chat/completions", json=body) as answer:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
         first = next(line for line in lines if line["choices"][0]["delta"].get("tool_calls"))
     assert speller.engine.wait_until_ended(first["id"])
