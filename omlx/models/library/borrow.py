@@ -100,7 +100,9 @@ def open_with_towers(
         sanitize_text = text.sanitize
 
         def sanitize(weights: dict[str, mx.array]) -> dict[str, mx.array]:
-            seen: Any = sanitize_weights(whole, dict(weights))
+            # mlx-vlm adds to norms in place
+            seen: Any = {name: mx.array(array) for name, array in weights.items()}
+            seen = sanitize_weights(whole, seen)
             seen = sanitize_weights(package.VisionModel, seen, settings.vision_config)
             seen = {name: seen[name] for name in seen if f"{name}.".startswith(prefixes)}
             return {**sanitize_text(weights), **seen}

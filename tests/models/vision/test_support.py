@@ -99,6 +99,27 @@ def test_weights_are_opened_once_for_text_model_and_tower(
 
 
 @pytest.mark.needs_extra
+def test_a_checkpoint_of_transformers_has_the_same_text_with_a_tower(tmp_path: Path) -> None:
+    """Scales of Qwen3.5's norms are stored less 1, which mlx-vlm adds in place."""
+    whole = save_vlm("qwen3_5", tmp_path)
+    stored = {}
+    for name, array in tree_flatten(whole.parameters()):
+        name = name.replace("language_model.model.", "model.language_model.")
+        name = name.replace("vision_tower.", "model.visual.")
+        if "norm.weight" in name and "linear_attn" not in name and "visual" not in name:
+            array = array - 1
+        axes = {"conv1d.weight": 2, "patch_embed.proj.weight": -1}
+        axis = next((axis for end, axis in axes.items() if name.endswith(end)), None)
+        stored[name] = array if axis is None else mx.contiguous(mx.moveaxis(array, axis, 1))
+    mx.save_safetensors(str(tmp_path / "model.safetensors"), stored)
+    model = load_with_vision(tmp_path)
+    assert model.vision.reader is not None, model.vision.off_reason
+    ids = mx.array([[5, 9, 200, 31]])
+    logits = model.model(ids, cache=zoo.make_cache(model.model))
+    assert mx.allclose(logits, whole.language_model(ids).logits, atol=1e-4).item()
+
+
+@pytest.mark.needs_extra
 def test_a_tower_with_weights_of_another_shape_leaves_the_text(tmp_path: Path) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
     path = str(tmp_path / "model.safetensors")
