@@ -1,6 +1,6 @@
 """`python -m lab.bench turns`: turns after a tool's result, with prewarming and without.
 
-Two servers in this process hold the same conversations, one after the other. Of each turn are
+Two servers in this process hold the same conversations, in changing order. Of each turn are
 measured: the time to its first token, the passes of the model, the tokens that it computes and
 those of the result; with --calls, in a run of its own, the calls of Python functions.
 """
@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
-from omlx.measure.spread import Series
+from omlx.measure.spread import Series, rotate
 from omlx.measure.texts import TEXTS
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
                     system = tokenizer.decode([*ids[trial:], *ids][: args.context])
                     result = tokenizer.decode(ids[-length - trial :][:length])
                     texts = f"{kind} {length} {trial}\n{system}", result
-                    for side, running in sides.items():
+                    for side, running in rotate([*sides.items()], trial):
                         turn = hold(running, *texts, thinks=thinks, tool_s=args.tool_ms / 1000)
                         turns[side] += [turn] if trial else []
                 rows += _rows(kind, length, turns)

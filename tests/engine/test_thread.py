@@ -277,6 +277,13 @@ def test_load_says_how_many_are_where(thread: EngineThread) -> None:
     listener.last()
 
 
+def test_a_part_of_a_prompt_is_computed_ahead_if_it_is_long_enough(thread: EngineThread) -> None:
+    serve(thread)
+    part = replace(ask(), tokens=(5,) * 40, stable=20)
+    may = [thread.may_prefill("m", part, least).result(PATIENCE_S) for least in (1, 20, 21)]
+    assert may == [True, True, False]
+
+
 def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
     thread = EngineThread()
     limits = replace(LONG, prefill_chunk=16)

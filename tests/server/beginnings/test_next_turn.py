@@ -51,7 +51,6 @@ TOOL: dict[str, Any] = {
     },
 }
 RESULT = "Rain."
-THINKS = {"chat_template_kwargs": {"enable_thinking": True}}
 
 
 def body(*behind: dict[str, Any], choice: str = "required") -> dict[str, Any]:
@@ -61,7 +60,7 @@ def body(*behind: dict[str, Any], choice: str = "required") -> dict[str, Any]:
         "tools": [TOOL],
         "tool_choice": choice,
         "max_tokens": 400,
-        "chat_template_kwargs": {"enable_thinking": False},
+        "chat_template_kwargs": {"enable_thinking": True},
         "seed": 4,
         "temperature": 0.7,
     }
@@ -80,7 +79,7 @@ def two_turns(model: str, prewarm: str) -> tuple[int, dict[str, Any]]:
     Without the reasoning before the call, which clients do not return, the prompt is another one.
     """
     with omlx(Settings(prewarm=prewarm, speculation="off"), default=model) as running:
-        (choice,) = post(running, body() | THINKS)["choices"]
+        (choice,) = post(running, body())["choices"]
         assert choice["finish_reason"] == "tool_calls"
         if prewarm != "off":
             until = time.monotonic() + PATIENCE_S
@@ -90,7 +89,7 @@ def two_turns(model: str, prewarm: str) -> tuple[int, dict[str, Any]]:
         (call,) = choice["message"]["tool_calls"]
         result = {"role": "tool", "tool_call_id": call["id"], "content": RESULT}
         said = {key: choice["message"][key] for key in ("role", "content", "tool_calls")}
-        turn = body(said, result, choice="auto") | THINKS | {"max_tokens": 8}
+        turn = body(said, result, choice="auto") | {"max_tokens": 8}
         record = post(running, turn)
         usage = record["usage"]
         left = usage["prompt_tokens"] - usage["prompt_tokens_details"]["cached_tokens"]
@@ -119,9 +118,9 @@ def test_it_is_computed_beside_another_answer_with_the_last_priority() -> None:
             next(lines)
             post(running, body())
             running.engine.wait_until_over("prewarm")
-            (ended,) = [end for id, (_, end) in running.engine.ended.items() if "prewarm" in id]
-            assert isinstance(ended, Finished)
-            assert ended.reason is FinishReason.LENGTH
+            ended = [end for id, (_, end) in running.engine.ended.items() if "prewarm" in id]
+            assert isinstance(ended[0], Finished)
+            assert ended[0].reason is FinishReason.LENGTH
             assert running.engine.request_counts(HYBRID).decoding == 1
 
 
