@@ -66,7 +66,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/text/calls/ omlx/text/tools tests/text/call_ tests/text/test_call_
         tests/text/test_tool_ tests/text/test_tag_grammar
         tests/text/test_value_grammar tests/text/test_json_repair omlx/server/request/tooling
-        tests/server/test_tool tests/server/test_message_calls tests/recorded/ tests/agents/""",
+        tests/server/test_tool tests/recorded/ tests/agents/""",
     "server: HTTP and what dialects share": "omlx/server/ tests/server/ tests/clients/",
     "dialect: OpenAI": "omlx/server/dialects/openai/ tests/server/openai/",
     "dialect: Anthropic": "omlx/server/dialects/anthropic/ tests/server/anthropic/",
@@ -92,7 +92,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/server/access omlx/server/http/guard
         admin/login admin/credentials tests/admin/test_keys tests/admin/test_login
         tests/server/test_access
-        tests/server/test_api_keys tests/server/test_guard tests/cli/test_keys""",
+        tests/server/test_api_keys tests/server/test_guard""",
     "request log, metrics, usage": """
         omlx/telemetry/ tests/telemetry/ omlx/records tests/test_records admin/activity admin/views
         tests/admin/test_activity tests/admin/test_verification omlx/server/request/activity

@@ -1,4 +1,4 @@
-"""Embeddings with the official client against a real server, compared with a single pass."""
+"""Embeddings of a real server for OpenAI's and Ollama's clients, compared with a single pass."""
 
 from __future__ import annotations
 
@@ -162,3 +162,51 @@ def test_a_text_that_is_too_long_is_not_told_of_an_output(client: OpenAI) -> Non
 def test_an_unknown_model(client: OpenAI) -> None:
     with pytest.raises(NotFoundError):
         embed(client, "x", "unknown")
+
+
+MODEL = "t/last"
+TEXTS = ["One river.", "Two longer rivers, and rain."]
+
+
+def test_the_vectors_are_those_of_v1(server: Running, llama: Any) -> None:
+    made = server.openai.embeddings.create(model=MODEL, input=TEXTS, encoding_format="float")
+    few = server.openai.embeddings.create(
+        model=MODEL, input=TEXTS[0], dimensions=8, encoding_format="float"
+    )
+    expected = [entry.embedding for entry in made.data]
+    both = llama.embed(MODEL, TEXTS)
+    assert both.embeddings == expected
+    assert both.prompt_eval_count == made.usage.prompt_tokens
+    assert both.total_duration > 0
+    assert llama.embed(f"{MODEL}:latest", TEXTS[0]).embeddings == expected[:1]
+    cut = llama.embed(MODEL, TEXTS[0], dimensions=8, truncate=True)
+    assert cut.embeddings == [few.data[0].embedding]
+    assert llama.embeddings(MODEL, TEXTS[1]).embedding == expected[1]
+    assert "embedding" in llama.show(MODEL).capabilities
+    listed = server.http.get(f"/api/v0/models/{MODEL}").json()
+    assert (listed["type"], listed["capabilities"]) == ("embeddings", [])
+
+
+def test_nothing_to_embed_loads_the_model(llama: Any) -> None:
+    assert llama.embed(MODEL, "").embeddings == []
+    assert llama.embeddings(MODEL, "").embedding == []
+    assert f"{MODEL}:latest" in [model.model for model in llama.ps().models]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"model": TARGET, "input": "x"}, "embedding.undeclared"),
+        ({"model": MODEL, "input": "word " * 2000}, "embedding.too_long"),
+        ({"model": MODEL, "input": ["x"] * 2049}, "request.too_many"),
+        ({"model": MODEL, "input": [1, 2]}, "request.type"),
+        ({"model": MODEL, "input": "x", "dimensions": 33}, "embedding.dimensions"),
+        ({"model": "t/none", "input": "x"}, "model.not_found"),
+    ],
+)
+def test_what_is_wrong_is_named_in_ollamas_terms(
+    server: Running, body: dict[str, Any], named: str
+) -> None:
+    answer = server.http.post("/api/embed", json=body)
+    assert 400 <= answer.status_code < 500
+    assert (answer.json()["code"], isinstance(answer.json()["error"], str)) == (named, True)
