@@ -83,8 +83,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/engine/disk/session omlx/server/endpoints/sessions
         tests/engine/disk/test_session tests/cli/test_restarts tests/cli/killed""",
     "prewarming": """
-        omlx/server/beginnings/ tests/server/beginnings/
-        omlx/clients/git_status tests/clients/test_git_status""",
+        omlx/server/beginnings/ tests/server/beginnings/""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",
     "conformance of servers": """
         omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",

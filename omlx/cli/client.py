@@ -48,11 +48,6 @@ class Client:
             record: Mapping[str, Any] = json.loads(response.read())
             return record
 
-    def put(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        with self._request("PUT", path, body, _TIMEOUT_S) as response:
-            record: Mapping[str, Any] = json.loads(response.read())
-            return record
-
     def model(self, name: str) -> Mapping[str, Any]:
         """Return a model's card: id, context length, modalities, state."""
         return self.get(f"/v1/models/{quote(name)}")

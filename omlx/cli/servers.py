@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -32,9 +31,8 @@ from omlx.cli.arguments import configured
 from omlx.cli.client import Client, server_for
 from omlx.cli.output import columns, memory_size, size
 from omlx.cli.serve.address import Running, find_server, find_servers, running
-from omlx.clients import git_status
 from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
-from omlx.errors import ConfigError, OmlxError
+from omlx.errors import ConfigError
 from omlx.settings.schema import Settings, table
 
 _PS_COLUMNS: Final = ("model", "memory", "context", "requests", "idle")
@@ -195,40 +193,9 @@ def _launch(arguments: Namespace) -> int:
         raise ConfigError("launch.not_installed", name=agent.name, command=agent.install)
     settings = configured(arguments).current.resolve().settings
     with server_for(settings.home, arguments.model) as address:
-        client = Client(address, settings.api_key)
-        endpoint = _endpoint(client, arguments.model, settings)
+        endpoint = _endpoint(Client(address, settings.api_key), arguments.model, settings)
         _say_what_is_used(agent, endpoint)
-        with _reports(client) if agent.program in git_status.PROGRAMS else nullcontext():
-            key = settings.api_key or NO_KEY
-            return _run_agent(agent, program, endpoint, key, arguments.given)
-
-
-_LAST_REPORT_S: Final = 1.0
-"""Seconds — longest delay of the end by a slow git or server."""
-
-
-@contextmanager
-def _reports(client: Client) -> Iterator[None]:
-    """Report the git status of this folder to the server, from another thread.
-
-    Whatever fails is silent: the terminal is the program's.
-    """
-    ended = threading.Event()
-
-    def send(report: Mapping[str, Any]) -> bool:
-        return client.put("/v1/git_status", report)["followed"] is True
-
-    def follow() -> None:
-        with suppress(OmlxError, OSError, RuntimeError, ValueError, LookupError):
-            git_status.follow(Path.cwd(), send, ended)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(_LAST_REPORT_S)
+        return _run_agent(agent, program, endpoint, settings.api_key or NO_KEY, arguments.given)
 
 
 def _run_agent(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[str]) -> int:

@@ -34,7 +34,6 @@ from omlx.server.endpoints.generation import (
     TokenizeRequest,
 )
 from omlx.server.endpoints.models import (
-    GitReport,
     LmStudioEndpoints,
     ModelCards,
     ModelEndpoints,
@@ -198,7 +197,6 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("POST", "/v1/requests/{id}/cancel", requests.cancel),
         Route("DELETE", f"{model}/prefixes", prefixes.clear),
         Route("POST", f"{model}/prefixes/probe", prefixes.probe, ChatRequest),
-        Route("PUT", "/v1/git_status", prefixes.report, GitReport),
         Route("GET", "/", ollama.root),
         Route("GET", "/api/version", ollama.version),
         Route("GET", "/api/tags", ollama.tags),

@@ -25,7 +25,6 @@ from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.foresight import Expected
-from omlx.server.beginnings.git_status import GitStatus
 from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized
 from omlx.server.beginnings.store import BeginningStore
@@ -316,12 +315,6 @@ class PrefixService:
             Forecast(one, tokenized, forecast)
             for (one, tokenized), forecast in zip(expected, forecasts, strict=True)
         ]
-
-    def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> bool:
-        """Keep the git status of a folder. Return False where no beginning is computed with it."""
-        if self._prewarmer is None or self._prewarmer.off:
-            return False
-        return self._prewarmer.store.report(folder, status, branch, running=running)
 
     def prewarming(self, model: str) -> BeginningStats | None:
         """Return how far a model's beginnings are; None if it is not loaded, or none are stored."""

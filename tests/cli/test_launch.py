@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlx.cli import servers
-from omlx.cli.client import Client
 from omlx.cli.serve.address import find_server
 from omlx.clients.agents import AGENTS
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.inside import omlx
 from tests.cli.serving import Serving, serving
-from tests.server.running import PATIENCE_S, TARGET
+from tests.server.running import TARGET
 
 MODEL = "target"
 CONTEXT = 40_960
@@ -37,40 +34,6 @@ report = {{
 }}
 Path(os.environ["REPORT"]).write_text(json.dumps(report))
 sys.exit(7)
-"""
-
-
-CLAUDE = f"""#!{sys.executable}
-import json, os, subprocess, sys, time
-from pathlib import Path
-from urllib.request import Request, urlopen
-
-def git(*words):
-    return subprocess.run(("git", *words), capture_output=True, text=True).stdout.rstrip()
-
-def post(path, **fields):
-    messages = [{{"role": "system", "content": system}}, {{"role": "user", "content": "Hello."}}]
-    body = {{"model": os.environ["ANTHROPIC_MODEL"], "messages": messages, **fields}}
-    key = {{"Authorization": "Bearer " + os.environ["ANTHROPIC_AUTH_TOKEN"]}}
-    url = os.environ["ANTHROPIC_BASE_URL"] + path
-    return json.load(urlopen(Request(url, json.dumps(body).encode(), key)))
-
-def probe():
-    return post("/v1/models/{MODEL}/prefixes/probe")
-
-rules = "You edit small programs with care, and say what you changed. " * 20
-status = git("status", "--short") or "(clean)"
-folder = f" - Primary working directory: {{os.getcwd()}}"
-system = f"{{rules}}\\n{{folder}}\\n\\nStatus:\\n{{status}}\\n\\n{{rules}}"
-until, found = time.monotonic() + 100, [probe()]
-while "wait" in sys.argv and time.monotonic() < until:
-    found.append(probe())
-    if found[-1]["cached_tokens"] >= found[-1]["prompt_tokens"] - 40:
-        break
-    time.sleep(0.1)
-usages = [post("/v1/chat/completions", max_tokens=1)["usage"] for _ in range(2)]
-told = {{"status": status, "probes": found, "usages": usages}}
-Path(os.environ["REPORT"]).write_text(json.dumps(told))
 """
 
 
@@ -164,63 +127,6 @@ def test_a_server_is_started_for_the_program_and_ends_with_it(
     assert "launch.log" in done.stderr
     assert TARGET in report(tmp_path)["arguments"][1]
     assert find_server(tmp_path) is None
-
-
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository, the current folder, and a program that states its status as Claude Code."""
-    (shop := tmp_path / "shop").mkdir()
-    monkeypatch.chdir(shop)
-    subprocess.run(["git", "init", "-q"], check=True)
-    (tmp_path / "claude").write_text(CLAUDE)
-    (tmp_path / "claude").chmod(0o755)
-    return shop
-
-
-@pytest.mark.slow
-def test_a_change_by_hand_is_computed_before_the_first_request(
-    server: Serving, home: Path, shop: Path
-) -> None:
-    path = Path(f"{shop.parent}:{os.environ['PATH']}")
-    assert launch(home, path, "claude").returncode == 0
-    (shop / "by-hand.py").touch()
-    done = launch(home, path, "claude", "wait")
-    assert (done.returncode, len(done.stderr.splitlines())) == (0, 2), done.stderr
-    told = report(home)
-    length = told["probes"][0]["prompt_tokens"]
-    assert told["status"] == "?? by-hand.py"
-    assert told["probes"][0]["cached_tokens"] < length * 2 / 3
-    assert told["usages"][0]["prompt_tokens_details"]["cached_tokens"] >= length - 40
-
-
-def test_the_server_gets_the_git_status_of_the_folder(
-    shop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers, "_LAST_REPORT_S", PATIENCE_S)
-
-    class Server(Client):
-        def put(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-            reports.append({"path": path, **body})
-            return {"followed": True}
-
-    reports = list[Mapping[str, Any]]()
-    with servers._reports(Server("")):
-        (shop / "by-program.py").touch()
-    assert [(one["path"], one["folder"], one["running"]) for one in reports[-1:]] == [
-        ("/v1/git_status", str(shop), False)
-    ]
-    assert reports[-1]["status"] == "?? by-program.py\n"
-
-
-def test_a_server_without_reports_is_no_error(
-    shop: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with servers._reports(Client("http://127.0.0.1:9")):
-        pass
-    shutil.rmtree(shop)
-    with servers._reports(Client("http://127.0.0.1:9")):
-        pass
-    assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_missing_is_named_with_the_way_to_it(

@@ -1,9 +1,8 @@
 """Foresight: beginnings to expect, made of earlier ones.
 
 Programs repeat a beginning but for some spans: date, working directory, git status, tools. Expected
-is the newest beginning of each directory with today's date, with the git status that was reported
-or that its conversation has left, and with the newest tools after an update. Wrong guesses cost
-idle time only: prefixes are found by their tokens.
+is the newest beginning of each directory with today's date, and with the newest tools after an
+update. Wrong guesses cost idle time only: prefixes are found by their tokens.
 """
 
 from __future__ import annotations
@@ -14,18 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import product
-from math import inf
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
-from omlx.server.beginnings.git_status import (
-    FOLLOWED_S,
-    GitStatus,
-    Reports,
-    report_of,
-    with_git_status,
-)
 from omlx.server.beginnings.store import RETURNS, Known
 
 Tools: TypeAlias = tuple[Mapping[str, Any], ...]
@@ -35,16 +25,11 @@ DAY_S: Final = 86400.0
 MAX_ORDERS: Final = 2
 """Orders of equal tools — servers of tools connect in any order."""
 
-SETTLED_S: Final = 60.0
-"""Seconds without a request, after which a conversation has left its git status."""
-
 LATE_DAYS: Final = 3
 """Days — later turns of a conversation repeat the date of the first."""
 
 LABEL_CHARACTERS: Final = 80
 """Characters — longer lines are split before a changed word."""
-
-NO_REPORTS: Final[Reports] = MappingProxyType({})
 
 _WEEKDAYS: Final = ("", "%a ", "%a, ", "%A ", "%A, ")
 
@@ -66,20 +51,14 @@ class Expected:
         return self.beginning.key != self.known.beginning.key
 
 
-def foresee(known: Sequence[Known], now: float, reports: Reports = NO_REPORTS) -> list[Expected]:
+def foresee(known: Sequence[Known], now: float) -> list[Expected]:
     """Return the beginnings to expect at `now` (seconds since the epoch), most recent first."""
     expected: dict[str, Expected] = {}
     for family in _families(known):
         if sum(one.conversations for one in family) >= RETURNS:
-            for one in _expected(family, now, reports):
+            for one in _expected(family, now):
                 expected.setdefault(one.beginning.key, one)
     return sorted(expected.values(), key=lambda one: one.known.used_at, reverse=True)
-
-
-def foreseen_until(known: Sequence[Known], now: float, reports: Reports = NO_REPORTS) -> float:
-    """Return when `foresee` will return others, without another request, report or day."""
-    settled = [one.used_at + SETTLED_S for one in known if one.left.status or reports]
-    return min((at for at in settled if at > now), default=inf)
 
 
 def program(client: str) -> str:
@@ -110,9 +89,9 @@ def _related(left: Known, right: Known) -> bool:
     return 2 * shared_length(ours.system, theirs.system) > shortest
 
 
-def _expected(family: Sequence[Known], now: float, reports: Reports) -> list[Expected]:
+def _expected(family: Sequence[Known], now: float) -> list[Expected]:
     """Return the beginnings to expect of a family, ordered newest first."""
-    current = [with_date(_left(one, now, reports), one.used_at, now) for one in family]
+    current = [with_date(one.beginning, one.used_at, now) for one in family]
     expected, places = list[Expected](), set[str]()
     for one, beginning in zip(family, current, strict=True):
         place = place_of(beginning.system)
@@ -124,16 +103,6 @@ def _expected(family: Sequence[Known], now: float, reports: Reports) -> list[Exp
         for tools in _tool_lists(one, family):
             expected.append(Expected(one, replace(beginning, tools=tools), spans))
     return expected
-
-
-def _left(one: Known, now: float, reports: Reports) -> Beginning:
-    """Return a beginning with the git status at `now`: the reported one, or as its calls tell."""
-    report, settled = report_of(one.beginning.system, reports), now >= one.used_at + SETTLED_S
-    if report is None or one.used_at > report.at + FOLLOWED_S:
-        return with_git_status(one.beginning, one.left) if settled else one.beginning
-    if report.running and not settled:
-        return one.beginning
-    return with_git_status(one.beginning, report.status, report.branch)
 
 
 def _tool_lists(one: Known, family: Sequence[Known]) -> list[Tools]:
@@ -156,12 +125,9 @@ def _reordered(left: Tools, right: Tools) -> bool:
 
 
 def _spans(beginning: Beginning, others: Sequence[Beginning], now: float) -> tuple[int, ...]:
-    """Return where the text parts from the others, all of today.
-
-    Tomorrow's, and one with another git status, are among them.
-    """
+    """Return where the text parts from the others, all of today, and from tomorrow's."""
     text, tomorrow = beginning.system, with_date(beginning, now, now + DAY_S)
-    others = (*others, tomorrow, with_git_status(beginning, GitStatus("-")))
+    others = (*others, tomorrow)
     lengths = {shared_length(text, other.system) for other in others if other.system != text}
     return tuple(sorted({_start(text, length) for length in lengths} - {0}))
 

@@ -27,7 +27,7 @@ from omlx.power import on_mains
 from omlx.records import BeginningStats
 from omlx.server.beginnings.background import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
-from omlx.server.beginnings.foresight import Expected, foresee, foreseen_until
+from omlx.server.beginnings.foresight import Expected, foresee
 from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings
 
@@ -68,14 +68,12 @@ class Tokenized:
 class Work:
     """Progress for a loaded model and day, by keys of beginnings.
 
-    `expected` was foreseen at `version` of the store, and holds until `until`, a time of day. done:
-    cached, or without room. failed: refused by the template or the engine. spent_s: time used.
-    computed: tokens computed.
+    `expected` was foreseen at `version` of the store. done: cached, or without room. failed:
+    refused by the template or the engine. spent_s: time used. computed: tokens computed.
     """
 
     day: date | None = None
     version: int = -1
-    until: float = 0.0
     expected: Sequence[Expected] = ()
     tokens: dict[str, Tokenized] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -149,11 +147,9 @@ class Prewarmer:
         """Foresee the beginnings of a model's prompts, unless nothing has changed since."""
         work = self._work.setdefault(resident.loop, Work())
         now, version = self._wall(), self.store.version
-        day = date.fromtimestamp(now)
-        if day != work.day or version != work.version or now >= work.until:
-            known, reports = self.store.known(resident.entry.id), self.store.reports
-            work.until = foreseen_until(known, now, reports)
-            expected = await asyncio.to_thread(foresee, known, now, reports)
+        if (day := date.fromtimestamp(now)) != work.day or version != work.version:
+            known = self.store.known(resident.entry.id)
+            expected = await asyncio.to_thread(foresee, known, now)
             work.expect(day, version, expected[:MAX_BEGINNINGS])
         return work
 
@@ -194,11 +190,6 @@ class Prewarmer:
             tokens[key] = await asyncio.to_thread(work)
         return tokens[key]
 
-    @property
-    def off(self) -> bool:
-        """Whether the setting forbids to compute beginnings."""
-        return self._settings().prewarm == "off"
-
     async def forget(self, model: str) -> None:
         """Delete a model's beginnings, in memory and on disk."""
         resident = self._pool.residents.find(model)
@@ -208,9 +199,10 @@ class Prewarmer:
 
     async def _find_obstacle(self) -> Reason | None:
         """Return the reason against prewarming now; None if there is none."""
-        if self.off:
+        mode = self._settings().prewarm
+        if mode == "off":
             return SETTING
-        if self._settings().prewarm == "mains" and await self._on_battery():
+        if mode == "mains" and await self._on_battery():
             return BATTERY
         return None if self._idle() else REQUESTS
 

@@ -21,14 +21,6 @@ from typing import Final, TypeAlias
 from omlx import storage
 from omlx.server.beginnings.beginning import MAX_AGE_S, Beginning, beginning_of, is_new
 from omlx.server.beginnings.compaction import KIND, Compactions
-from omlx.server.beginnings.git_status import (
-    UNCHANGED,
-    GitStatus,
-    Report,
-    Reports,
-    left_by,
-    states,
-)
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.storage import Failure
 
@@ -38,9 +30,6 @@ EARLIER_FILE: Final = "beginnings.json"
 MAX_BEGINNINGS: Final = 64
 TOTAL_CHARACTERS: Final = 8 << 20
 """Characters of all beginnings together."""
-
-MAX_FOLDERS: Final = 16
-"""Folders with a report, the newest ones."""
 
 RETURNS: Final = 2
 """Conversations — beginnings of a family used less often are not computed ahead."""
@@ -61,7 +50,7 @@ class Known:
     """A beginning of a model's prompts, and its use.
 
     conversations: how many began with it. client: User-Agent of the newest request. used_at:
-    seconds since the epoch. left: git status that the newest request has left.
+    seconds since the epoch.
     """
 
     model: str
@@ -69,12 +58,6 @@ class Known:
     conversations: int = 0
     client: str = ""
     used_at: float = 0.0
-    left: GitStatus = UNCHANGED
-
-    @property
-    def text(self) -> str:
-        """JSON of the beginning and of `left`; escapes what is not Unicode text."""
-        return json.dumps(asdict(self.beginning) | {"left": asdict(self.left)})
 
 
 Beginnings: TypeAlias = dict[tuple[str, str], Known]
@@ -94,8 +77,6 @@ class BeginningStore:
         self._earlier = earlier
         self._wall = wall
         self.compactions = Compactions(home, wall)
-        self._reports: dict[str, Report] = {}
-        """In memory alone, the newest last: `omlx launch` sends them again."""
         self._known: Beginnings = {}
         """Rows of the table, with the changes since."""
         self._forgotten: set[str] = set()
@@ -103,62 +84,27 @@ class BeginningStore:
         self._noted: Beginnings = {}
         self.version = 0
         """Count of changes."""
-        self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`, `_reports`
+        self._lock = Lock()  # guards `_known`, `_forgotten`, `_noted`
         self._flushing = Lock()
         self._logged = ""
 
     def note_request(self, model: str, client: str, request: GenerationRequest) -> None:
-        """Record how a conversation begins, and the git status that it has left so far."""
+        """Record how a conversation begins."""
         beginning = beginning_of(request)
         if beginning is None:
             return
-        conversations, known = int(is_new(request)), UNCHANGED
-        if not conversations:
-            with self._lock:
-                before = self._known.get((model, beginning.key))
-            known = UNCHANGED if before is None else before.left
-        if request.prewarm:  # the client expects it to return
-            conversations = RETURNS
-        left = left_by(beginning.system, request.messages, known)
-        self.note(model, beginning, client, conversations, left)
+        # A client that prewarms expects it to return.
+        conversations = RETURNS if request.prewarm else int(is_new(request))
+        self.note(model, beginning, client, conversations)
 
-    def note(
-        self,
-        model: str,
-        beginning: Beginning,
-        client: str,
-        conversations: int,
-        left: GitStatus = UNCHANGED,
-    ) -> None:
+    def note(self, model: str, beginning: Beginning, client: str, conversations: int) -> None:
         """Record a request with the number of new `conversations`."""
-        known = Known(model, beginning, conversations, client, self._wall(), left)
+        known = Known(model, beginning, conversations, client, self._wall())
         with self._lock:
             self.version += 1
             for beginnings in (self._known, self._noted):
                 _add(beginnings, known)
                 self._shrink(beginnings)
-
-    def report(self, folder: str, status: GitStatus, branch: str, *, running: bool) -> bool:
-        """Keep the git status of a folder, in place of an earlier one.
-
-        Return False where no beginning states one.
-        """
-        report = Report(status, branch, running, self._wall())
-        with self._lock:
-            if not any(states(one.beginning.system, folder) for one in self._known.values()):
-                return False
-            before = self._reports.pop(folder, None)
-            if before is None or replace(before, at=report.at) != report:
-                self.version += 1
-            self._reports[folder] = report
-            if len(self._reports) > MAX_FOLDERS:
-                self._reports.pop(next(iter(self._reports)))
-        return True
-
-    @property
-    def reports(self) -> Reports:
-        with self._lock:
-            return dict(self._reports)
 
     def known(self, model: str) -> Sequence[Known]:
         """Return a model's beginnings, most recently used first."""
@@ -167,10 +113,9 @@ class BeginningStore:
         return sorted(known, key=lambda one: one.used_at, reverse=True)
 
     def forget(self, model: str) -> None:
-        """Delete a model's beginnings and compactions, in memory and on disk, and all reports."""
+        """Delete a model's beginnings and compactions, in memory and on disk."""
         self.compactions.forget(model)
         with self._lock:
-            self._reports.clear()
             self._known = _without({model}, self._known)
             self._noted = _without({model}, self._noted)
             self._forgotten.add(model)
@@ -227,15 +172,13 @@ class BeginningStore:
             db.execute("delete from beginnings where model = ?", (model,))
             db.execute("delete from measurements where (kind, name) = (?, ?)", (KIND, model))
         for name, one in noted.items():
-            db.execute(_ADD, (*name, one.text, one.conversations, one.client, one.used_at))
+            text = json.dumps(asdict(one.beginning))  # escapes what is not Unicode text
+            db.execute(_ADD, (*name, text, one.conversations, one.client, one.used_at))
         rows = db.execute("select * from beginnings").fetchall()
         known: Beginnings = {}
         for model, key, text, *details in rows:
             with suppress(ValueError, KeyError, TypeError):  # damage that SQLite did not notice
-                record = json.loads(text)
-                left = GitStatus(**record.get("left", {}))
-                one = Known(model, Beginning.read(record), *details)
-                known[model, key] = replace(one, left=left)
+                known[model, key] = Known(model, Beginning.read(json.loads(text)), *details)
         self._shrink(known)
         gone = [(model, key) for model, key, *_ in rows if (model, key) not in known]
         db.executemany("delete from beginnings where model = ? and key = ?", gone)

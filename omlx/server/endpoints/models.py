@@ -26,7 +26,6 @@ from omlx.models.library.choose import Library
 from omlx.models.pool.pool import Pool, why_no_vision
 from omlx.models.pool.served import ServedModel, State
 from omlx.models.vision.support import read_vision_off
-from omlx.server.beginnings.git_status import CLEAN, GitStatus
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.endpoints import status
 from omlx.server.http import errors
@@ -34,7 +33,6 @@ from omlx.server.http.body import Json, read_body
 from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import from_validation
 from omlx.server.http.guard import check_main, is_named
-from omlx.server.request.fields import Body
 from omlx.server.services import PrefixService, Services
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
@@ -248,7 +246,9 @@ class ModelEndpoints:
     async def _move(
         self, request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]
     ) -> Response:
-        check_program(request)
+        if "origin" in request.headers:  # a web page: pages must log in to the dashboard instead
+            raise Forbidden("guard.page")
+        check_main(request.scope)
         await request.body()
         await while_connected(request.receive, move(name))
         return await self.show_model(request, name)
@@ -334,30 +334,6 @@ def _kind(card: ModelCard) -> str:
     return "llm" if card.no_vision is not None else "vlm"
 
 
-def check_program(request: Request) -> None:
-    """Raise Forbidden for named keys and web pages, which must use the dashboard."""
-    if "origin" in request.headers:
-        raise Forbidden("guard.page")
-    check_main(request.scope)
-
-
-_GIT_CHARACTERS: Final = 8192
-
-
-class GitReport(Body):
-    """Outputs of git in a folder, perhaps cut. `running`: a program may change its files."""
-
-    folder: Annotated[str, Field(max_length=4096, pattern=r"^/[^\n]*$")]
-    status: Annotated[
-        str, Field(max_length=_GIT_CHARACTERS, pattern=r"^([ #MTADRCU?!]{2} [^\n]+\n)*[^\n]*$")
-    ]
-    log: Annotated[
-        str, Field(max_length=_GIT_CHARACTERS, pattern=r"^([0-9a-f]{4,40} [^\n]*\n)*[^\n]*$")
-    ]
-    branch: Annotated[str, Field(max_length=_GIT_CHARACTERS, pattern=r"^[^\n]*\n?$")]
-    running: bool
-
-
 class PrefixEndpoints:
     def __init__(self, prefixes: PrefixService) -> None:
         self._prefixes = prefixes
@@ -367,15 +343,6 @@ class PrefixEndpoints:
         check_main(request.scope)
         await self._prefixes.clear(name)
         return Response(status_code=204)
-
-    async def report(self, request: Request) -> Response:
-        """Keep the git status of a folder, for the beginnings of prompts that state it."""
-        check_program(request)
-        body = await read_body(request, GitReport.parse)
-        status = GitStatus(body.status.strip() or CLEAN, body.log.strip())
-        branch = body.branch.strip() or "HEAD"
-        followed = self._prefixes.report(body.folder, status, branch, running=body.running)
-        return JSONResponse({"object": "git_status", "followed": followed})
 
     async def probe(self, request: Request, name: str) -> Response:
         """Count the cached prompt tokens of a chat request. Nothing is computed."""

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import pairwise
-from math import inf
-from typing import Any
 
 import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
@@ -15,39 +12,18 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
 from omlx.server.beginnings.foresight import (
     DAY_S,
-    SETTLED_S,
     Expected,
     foresee,
-    foreseen_until,
     with_date,
-)
-from omlx.server.beginnings.git_status import (
-    CHANGED,
-    FOLLOWED_S,
-    MAX_COMMAND,
-    SHOWN,
-    TRUNCATED,
-    UNCHANGED,
-    GitStatus,
-    Report,
-    left_by,
-    with_git_status,
 )
 from omlx.server.beginnings.prewarmer import tokenize
 from omlx.server.beginnings.store import Known
 from tests.server.beginnings.agents import (
     AGENTS,
-    FIRST_DAY,
     FOLDERS,
-    SHOP,
     Moment,
-    Work,
-    claude_code,
-    ran,
     system,
     tools,
-    turns,
-    wrote,
 )
 from tests.server.running import TARGET
 
@@ -114,99 +90,6 @@ def test_the_newest_status_of_each_folder_is_expected_today() -> None:
     assert not foresee(came, NOON)[0].foreseen
     lines = [expected[0].beginning.system[at:].partition("\n")[0] for at in expected[0].spans]
     assert lines == ["Working directory: /a", "Today: 2026-12-01", "Git status: two"]
-
-
-def left(work: Work) -> GitStatus:
-    text = f"Working directory: {FOLDERS[0]}\n\nStatus:\n{work.status}\n\nRecent commits:\n"
-    return left_by(text + "\n".join(work.log), turns(work))
-
-
-def test_calls_of_a_session_tell_the_git_status_of_the_next_one() -> None:
-    """But for a commit of the user, a program that writes, and an edit of the user."""
-    told = []
-    for before, after in pairwise(SHOP):
-        status = left(before)
-        if status == UNCHANGED:
-            status = GitStatus(before.status, "\n".join(before.log))
-        told.append(status == GitStatus(after.status, "\n".join(after.log)))
-    assert told == [True, True, True, False, False, True, True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("status", "call", "expected"),
-    [
-        ("?? docs/", wrote("Write", "docs/a.md"), ""),  # a new folder is one entry
-        ("M  a.py", wrote("Edit", "a.py"), "MM a.py"),
-        ("(clean)", wrote("Edit", "../../other.py"), ""),
-        ("(clean)", ("Read", {"file_path": f"{FOLDERS[0]}/a.py"}, "text"), ""),
-        ("(clean)", ran("git status --short", " M a.py\n?? b.py\n"), "M a.py\n?? b.py"),
-        ("M a.py", ran("git status --short", ""), "(clean)"),
-        ("M a.py", ran("git status --short", "fatal: not a git repository"), ""),
-        ("M a.py\n?? b.py", ran("git commit -am x", "[main 1234567] x"), "?? b.py"),
-        ("M a.py\n?? b.py", ran("git add b.py; git commit", "[b 1234567] x"), "M a.py"),
-        ("M a.py", ran("git commit -am x", "error: nothing to commit"), ""),
-        ("M a.py", ran("git commit -m x; ls -a", "[main 1234567] x"), "M a.py"),
-        ("?? docs/", ran("git add docs/ && git commit", "[main 1234567] x"), "(clean)"),
-        ("M a.py", ran(f"git commit -am {'x' * MAX_COMMAND}", "[main 1234567] x"), ""),
-        ("\n".join(f"M  {n}.py" for n in range(CHANGED + 1)), wrote("Edit", "0.py"), ""),
-        (f"M a.py\n ?{TRUNCATED}", wrote("Edit", "b.py"), ""),
-        ("## main...origin/main\n M a.py", wrote("Edit", "b.py"), ""),
-    ],
-)
-def test_git_status_after_a_call(status: str, call: Any, expected: str) -> None:
-    assert left(Work(status, ("0000000 Begin",), [call])).status == expected
-
-
-def test_a_session_has_left_its_status_after_a_while() -> None:
-    first, second = (Moment(FIRST_DAY, FOLDERS[0], session) for session in (0, 2))
-    beginning, at = claude_code(first), FIRST_DAY.timestamp()
-    one = Known("m", beginning, 2, CLIENT, at, left_by(beginning.system, turns(first.work)))
-    (soon,) = foresee([one], at + SETTLED_S - 1)
-    (later,) = foresee([one], at + SETTLED_S)
-    assert soon.beginning == beginning
-    assert later.beginning == claude_code(second)
-    assert later.foreseen
-    assert foreseen_until([one], at) == at + SETTLED_S
-    assert foreseen_until([one], at + SETTLED_S) == inf
-
-
-def test_a_reported_status_is_expected_instead_of_the_one_that_calls_tell() -> None:
-    first, second = (Moment(FIRST_DAY, FOLDERS[0], session) for session in (0, 2))
-    beginning, at = claude_code(first), FIRST_DAY.timestamp()
-    one = Known("m", beginning, 2, CLIENT, at, left_by(beginning.system, turns(first.work)))
-    told = claude_code(second)
-
-    def expected(now: float, running: bool, reported_at: float, folder: str = FOLDERS[0]) -> Any:
-        report = Report(GitStatus("D  a.py", "1234567 By hand"), "side", running, reported_at)
-        (found,) = foresee([one], now, {"/other": report, folder: report})
-        return found.beginning
-
-    reported = with_git_status(beginning, GitStatus("D  a.py", "1234567 By hand"), "side")
-    assert "Current branch: side\n\nStatus:\nD  a.py\n\nRecent" in reported.system
-    assert expected(at + 1, running=False, reported_at=at + 1) == reported
-    assert expected(at + 1, running=True, reported_at=at + 1) == beginning  # its calls may follow
-    assert expected(at + SETTLED_S, running=True, reported_at=at - 1) == reported
-    assert expected(at + SETTLED_S, running=False, reported_at=at - FOLLOWED_S - 1) == told
-    assert expected(at + SETTLED_S, False, at + 1, FOLDERS[0] + "/src") == told
-    report = Report(GitStatus("(clean)"), "main", True, at)
-    assert foreseen_until([one], at, {FOLDERS[0]: report}) == at + SETTLED_S
-
-
-@pytest.mark.parametrize(
-    ("own", "status", "written"),
-    [
-        ("(clean)", "M a.py\n?? b.py", "M a.py\n?? b.py"),
-        ("?? c.py", " M a\n" * 500, (" M a\n" * 500)[:SHOWN] + TRUNCATED),
-        (f"?? c.py\n??{TRUNCATED}", "?? a.py", "?? a.py"),
-        (f"?? c.py\n?? d{TRUNCATED}", "(clean)", "(clean)"),
-        ("", "?? a.py", ""),  # no status
-    ],
-)
-def test_a_status_is_written_as_the_program_does(own: str, status: str, written: str) -> None:
-    text = "Status:\n{}\n\nRecent commits:\n{}\n\nBe brief."
-    beginning = Beginning(system(text.format(own, "")), (), {})
-    changed = with_git_status(beginning, GitStatus(status, "1234567 One"))
-    assert changed.system == text.format(written, "1234567 One" if written else "")
 
 
 def test_what_came_once_is_not_expected() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -47,14 +47,12 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
 
 @contextmanager
 def serving(
-    registry: Registry,
-    model: str,
-    home: Path,
-    prewarm: str = "always",
-    wall: Callable[[], float] = time.time,
+    registry: Registry, model: str, home: Path, prewarm: str = "always", **changed: Any
 ) -> Iterator[tuple[Running, httpx.Client]]:
-    settings, store = Settings(draft_model=DRAFT, prewarm=prewarm), BeginningStore(home, wall=wall)
-    with omlx(settings, registry=registry, default=model, beginnings=store) as running:
+    settings = Settings(draft_model=DRAFT, prewarm=prewarm, **changed)
+    with omlx(
+        settings, registry=registry, default=model, beginnings=BeginningStore(home)
+    ) as running:
         yield running, running.http
 
 
@@ -136,72 +134,32 @@ def test_the_next_day_begins_warm(
     monkeypatch.setattr(prewarmer.Prewarmer.__init__, "__defaults__", (on_mains, lambda: today))
 
     def system(day: str, folder: str, status: str) -> str:
-        lines = f"Working directory: {folder}\nToday: {day}\n\nStatus:\n{status}\n"
-        return f"{SYSTEM}\n{lines}\n{SYSTEM[:300]}"
+        return f"{SYSTEM}\nDirectory: {folder}\nToday: {day}\nStatus: {status}\n{SYSTEM[:300]}"
 
     wall = [today - 20 * 3600]
     store = BeginningStore(tmp_path, wall=lambda: wall[0])
-    for folder, status in (("/a", "?? old"), ("/b", "(clean)"), ("/a", "?? new")):
+    for folder, status in (("/a", "old"), ("/b", "clean"), ("/a", "new")):
         wall[0] += 60
         messages = ({"role": "system", "content": system("Nov 30, 2026", folder, status)},)
         store.note(HYBRID, Beginning(messages, (), {}), "agent/1", 1)
     store.flush()
-    with serving(registry, HYBRID, tmp_path, wall=lambda: today) as (_, http):
+    with serving(registry, HYBRID, tmp_path) as (_, http):  # `always` asks for no power
         load(http, HYBRID)
-        for folder, status in (("/a", "?? new"), ("/b", "(clean)")):
-            wait_until_warm(http, system("Dec 1, 2026", folder, status))
+        for folder, status in (("/a", "new"), ("/b", "clean")):
+            body_today = body("Name a hill.", system("Dec 1, 2026", folder, status))
+            until = time.monotonic() + PATIENCE_S
+            probed = {"cached_tokens": 0, "prompt_tokens": 1000}
+            while probed["cached_tokens"] < probed["prompt_tokens"] - 40:
+                assert time.monotonic() < until, probed
+                time.sleep(0.05)  # it is computed once the server has been idle for a while
+                probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=body_today).json()
         listed = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["beginnings"]
         assert [known["foreseen"] for known in listed] == [True, True]
         assert [known["uncached_tokens"] for known in listed] == [0, 0]
-        other = system("Dec 1, 2026", "/a", "M by hand")
-        probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=body("?", other)).json()
+        other = body("Name a hill.", system("Dec 1, 2026", "/a", "another one"))
+        probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=other).json()
         behind = probed["prompt_tokens"] - probed["cached_tokens"]
         assert behind <= listed[0]["changing_tokens"] + 40  # an unforeseen status costs the rest
-        assert http.put("/v1/git_status", json=reported("/a", " M by hand\n")).json()["followed"]
-        wait_until_warm(http, other)
-        newest = http.get(f"/v1/models/{HYBRID}").json()["prefixes"]["beginnings"][0]
-        assert (newest["foreseen"], newest["uncached_tokens"]) == (True, 0)
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "rule"),
-    [
-        ("folder", "shop", "^/"),
-        ("status", "fatal: no\nrepository", "!]{2} "),
-        ("status", " M a.py\n" * 2000, "length ≤ 8192"),
-        ("log", "None\nyet", "[0-9a-f]"),
-        ("branch", "main\nside\n", "^"),
-        ("running", "no", "bool"),
-    ],
-)
-def test_a_report_is_what_git_says(server: Running, field: str, value: str, rule: str) -> None:
-    answer = server.http.put("/v1/git_status", json=reported("/a", "") | {field: value})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, field)
-    assert rule in error["message"]
-
-
-def test_a_report_is_refused_from_pages_and_without_a_use(server: Running) -> None:
-    page = {"Origin": server.url}
-    answer = server.http.put("/v1/git_status", json=reported("/a", ""), headers=page)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "guard.page")
-    answer = server.http.put("/v1/git_status", json=reported("/a", ""))  # beginnings are not stored
-    assert answer.json()["followed"] is False
-
-
-def wait_until_warm(http: httpx.Client, system: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    probed = {"cached_tokens": 0, "prompt_tokens": 1000}
-    while probed["cached_tokens"] < probed["prompt_tokens"] - 40:
-        assert time.monotonic() < until, probed
-        time.sleep(0.05)  # it is computed once the server has been idle for a while
-        asked = body("Name a hill.", system)
-        probed = http.post(f"/v1/models/{HYBRID}/prefixes/probe", json=asked).json()
-
-
-def reported(folder: str, status: str, **changed: Any) -> dict[str, Any]:
-    record = {"folder": folder, "status": status, "log": "1234567 Begin\n", "branch": "main\n"}
-    return record | {"running": False} | changed
 
 
 def test_what_came_once_or_on_battery_is_not_computed(
@@ -238,8 +196,7 @@ def test_what_waits_says_why(
 ) -> None:
     """The setting, requests that came within the second, and the budget."""
     store = BeginningStore(tmp_path)
-    text = f"{SYSTEM}\nWorking directory: /a\n\nStatus:\n(clean)\n"
-    store.note(TARGET, Beginning(({"role": "system", "content": text},), (), {}), "agent/1", 2)
+    store.note(TARGET, Beginning(({"role": "system", "content": SYSTEM},), (), {}), "agent/1", 2)
     store.flush()
     for mode, changed, reason in (
         ("off", {}, "setting"),
@@ -250,8 +207,6 @@ def test_what_waits_says_why(
             monkeypatch.setattr(prewarmer, name, value)
         with serving(registry, TARGET, tmp_path, mode) as (_, http):
             load(http, TARGET)
-            answer = http.put("/v1/git_status", json=reported("/a", "")).json()
-            assert answer == {"object": "git_status", "followed": mode != "off"}
             code = f"prewarm.paused.{reason}"
             wait_for_metric(http, "omlx_beginnings_paused", 1.0, model=TARGET, code=code)
             wait_for_metric(http, "omlx_beginnings_computed_tokens_total", 0.0, model=TARGET)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,10 @@ from omlx.server.beginnings.beginning import (
     beginning_of,
     is_new,
 )
-from omlx.server.beginnings.git_status import GitStatus
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.content import ATTRIBUTION
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.tools import ToolUse
-from tests.server.beginnings.agents import FIRST_DAY, FOLDERS, SHOP, Moment, claude_code, turns
 from tests.storage import homes
 
 DAY_S = 86400.0
@@ -70,53 +67,6 @@ def test_it_knows_the_beginnings_of_conversations_over_processes(tmp_path: Path)
     assert again.known("n") == []
     again.forget("m")
     assert all(b"agent" not in file.read_bytes() for file in home.iterdir())
-
-
-def test_the_git_status_that_a_conversation_has_left_is_known_to_the_next_process(
-    tmp_path: Path,
-) -> None:
-    begun = claude_code(Moment(FIRST_DAY, FOLDERS[0], 0))
-    first = [*begun.messages, {"role": "user", "content": "Round the prices."}]
-
-    def status(*messages: Mapping[str, object]) -> str:
-        store = BeginningStore(tmp_path)
-        store.read()
-        asked = GenerationRequest(messages=[*first, *messages], tools=ToolUse(begun.tools))
-        store.note_request("m", "claude-cli/2", asked)
-        store.flush()
-        (known,) = store.known("m")
-        return known.left.status
-
-    assert status() == ""
-    assert status(*turns(SHOP[0])) == SHOP[1].status
-    answered = {"role": "assistant", "content": "Rounded."}
-    assert status(answered) == SHOP[1].status  # a compaction has removed the calls
-    assert status(answered, *turns(SHOP[1])) == SHOP[2].status
-    assert status() == ""  # a new conversation, which finds the old status again
-
-
-def test_reports_are_in_memory_alone(tmp_path: Path) -> None:
-    store, versions = BeginningStore(tmp_path, wall=(clock := Clock())), set[int]()
-    assert not store.report("/0", GitStatus("?? a"), "main", running=False)
-    assert store.reports == {}
-    for number in range(stores.MAX_FOLDERS + 1):
-        stated = f"Working directory: /{number}\n\nStatus:\n(clean)\n"
-        store.note("m", beginning(stated), "agent/1", 1)
-        assert store.report(f"/{number}", GitStatus("?? a"), "main", running=False)
-        versions.add(store.version)
-    assert [*store.reports] == [f"/{number + 1}" for number in range(stores.MAX_FOLDERS)]
-    clock.now += 1
-    store.report("/1", GitStatus("?? a"), "main", running=False)
-    assert store.reports["/1"].at == clock.now
-    assert store.version in versions  # nothing else to expect
-    for status, running in (("?? a", True), ("?? b", True)):
-        store.report("/1", GitStatus(status), "main", running=running)
-        assert store.version not in versions
-        versions.add(store.version)
-    store.flush()
-    assert all(b"?? a" not in file.read_bytes() for file in tmp_path.iterdir())
-    store.forget("m")
-    assert store.reports == {}
 
 
 def test_two_servers_of_one_home_add_to_one_table(tmp_path: Path) -> None:
