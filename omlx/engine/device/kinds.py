@@ -115,4 +115,4 @@ def copy_state(leaf: Any) -> Any:
 
 def span_of(states: Iterable[Any]) -> int:
     """Return the tokens after which each of these states has grown; 0: none does."""
-    return max((getattr(leaf, "span", 0) for leaf in states), default=0)
+    return max((getattr(leaf, "ratio", 0) for leaf in states), default=0)

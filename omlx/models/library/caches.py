@@ -110,10 +110,6 @@ class Pool(_Fields, vlm.PoolingCache):  # type: ignore[misc]  # an untyped class
 
     names: ClassVar[tuple[str, ...]] = ("buf_kv", "buf_gate", "remainder", "pooled")
 
-    @property
-    def span(self) -> int:
-        return int(self.ratio)
-
 
 class OverlapPool(Pool):
     """Pool whose entries are computed from two windows of tokens.

@@ -89,7 +89,7 @@ def open_family(
     if reason is not None:
         return reason
     model_type = str(config["model_type"])
-    if is_borrowed(config, library) != (model_type in BORROWED):
+    if is_borrowed(config, library) != (model_type in BORROWED) or config.get("model_file"):
         return Reason("vision.off.family", {"model_type": model_type})
     module, _, name = FAMILIES[model_type].partition(":")
     found = getattr(import_module(f"omlx.models.vision.{module}"), name)

@@ -13,10 +13,12 @@ from mlx import nn
 from mlx.utils import tree_flatten
 
 from omlx.engine.step.plan import Look
+from omlx.engine.types import run_through
 from omlx.installation import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import Status
 from omlx.models.library.choose import WRAPPERS
+from omlx.models.pool.load_weights import LoadOptions, load_steps
 from omlx.models.vision import support
 from omlx.models.vision.support import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 from tests import zoo
@@ -136,6 +138,19 @@ def test_classes_chosen_by_setting_read_no_images_through_views(tmp_path: Path) 
     save_vlm("qwen2_5_vl", tmp_path)
     loaded = load_with_vision(tmp_path, library="mlx-vlm").vision
     assert loaded.off_reason.code == "vision.off.family"
+
+
+@pytest.mark.needs_extra
+def test_code_of_the_folder_reads_no_images_and_runs_once(tmp_path: Path) -> None:
+    save_vlm("qwen2_5_vl", tmp_path)
+    change(tmp_path, model_file="own.py")
+    runs = f"with open({str(tmp_path / 'runs')!r}, 'a') as file:\n    file.write('once ')"
+    classes = "from mlx_lm.models.qwen2_vl import Model, ModelArgs"
+    (tmp_path / "own.py").write_text(f"{classes}\n{runs}\n")
+    options = LoadOptions(vision=True, trusted=True)
+    loaded = run_through(load_steps(entry(tmp_path), "float32", options))
+    assert loaded.vision.off_reason.code == "vision.off.family"
+    assert (tmp_path / "runs").read_text() == "once "
 
 
 @pytest.mark.needs_extra
