@@ -91,7 +91,13 @@ class StagedReader:
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
         loaded_model = describe(entry, whole, config, tokenizer, facts)
         vision = VisionSupport(off_reason=Reason(off))
-        return replace(loaded_model, stage=stage, vision=vision, kv_bits=options.kv_bits)
+        return replace(
+            loaded_model,
+            stage=stage,
+            vision=vision,
+            library=options.library,
+            kv_bits=options.kv_bits,
+        )
 
     def _counts(self, whole: nn.Module) -> list[int]:
         """Return layers by rank; empty if each rank has a part of every layer.

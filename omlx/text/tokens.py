@@ -145,14 +145,18 @@ def _border(tokenizer: TokenizerWrapper) -> re.Pattern[str] | None:
     inner = tokenizer._tokenizer
     if not inner.is_fast or type(inner).encode is not PreTrainedTokenizerBase.encode:
         return None
+    if inner.split_special_tokens:
+        return None
     added = [one for one in inner.added_tokens_decoder.values() if not one.normalized]
     texts, template = [one.content for one in added], str(tokenizer.chat_template)
+    looking = [one for one in added if one.lstrip or one.single_word]
     borders = [
         re.escape(one.content)
         for one in added
         if one.content in template
-        and not (one.lstrip or one.single_word or one.content[:1].isalnum())
+        and not re.match(r"\w", one.content)
         and not any(_reaches_into(text, one.content) for text in texts)
+        and not any(own.content.startswith(one.content) for own in looking)
     ]
     return re.compile("|".join(borders)) if borders else None
 

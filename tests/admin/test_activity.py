@@ -268,7 +268,8 @@ def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
         with administered(tmp_path) as server, server.browser() as browser:
             for path in ("/admin", "/admin/models", "/admin/parts/models", "/admin/api/settings"):
                 assert browser.get(path).status_code == 200
-            assert browser.get("/admin/models/no/such").status_code == 404
+            for path in ("/admin/models/no/such", "/admin/parts/model/unknown"):
+                assert browser.get(path).status_code == 404
             browser.post(CHAT, json=body_of(CHAT, 1))
     finally:
         log.tear_down()
@@ -280,6 +281,7 @@ def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
         "/admin/parts/models",
         f"{API}/settings",
         "/admin/models/no/such",
+        "/admin/parts/model/unknown",
         CHAT,
     }
     # Servers of other tests may run in this process, and share the log.
@@ -287,6 +289,7 @@ def test_views_of_pages_are_no_lines_of_the_log(tmp_path: Path) -> None:
     assert [path for path in paths if path in asked] == [
         f"{API}/login",
         "/admin/models/no/such",
+        "/admin/parts/model/unknown",
         CHAT,
     ]
 

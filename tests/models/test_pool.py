@@ -27,6 +27,7 @@ from omlx.settings.schema import Settings
 from omlx.settings.store import Store
 from tests.clock import Clock
 from tests.models.pools import make_pool
+from tests.server.encoders.tiny import write
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(
@@ -45,6 +46,7 @@ async def pool(
     home: Path | None = None,
     clock: Callable[[], float] = time.monotonic,
     report: Report = ignore_progress,
+    registry: Registry | None = None,
     **settings: object,
 ) -> AsyncIterator[Pool]:
     """A pool whose memory limit counts from what this process holds already.
@@ -56,7 +58,7 @@ async def pool(
     configuration = LiveConfiguration((), Store(home)) if home is not None else None
     made = make_pool(
         engine,
-        DEMO,
+        registry or DEMO,
         Settings(**settings),
         configuration=configuration,
         default=TARGET,
@@ -314,6 +316,17 @@ async def test_a_pinned_model_stays_and_another_too_large_is_refused(
         assert await models.reconfigure() == []
         (await models.lease(HYBRID)).release()
         assert ids(models) == [HYBRID]
+
+
+async def test_settings_without_effect_on_weights_leave_an_encoder(
+    engine: EngineThread, tmp_path: Path
+) -> None:
+    store, entry = Store(tmp_path / "home"), write(tmp_path / "models/bert", "bert")
+    store.patch({"library": "mlx-vlm"})
+    async with pool(engine, tmp_path / "home", registry=Registry([entry])) as models:
+        (await models.lease(entry.id)).release()
+        models.catalog.live.patch({"temperature": 0.5})
+        assert await models.reconfigure() == []
 
 
 async def test_a_draft_without_room_is_left_out_unless_requested(engine: EngineThread) -> None:

@@ -59,11 +59,16 @@ def various(bpe: TokenizerWrapper, spm: TokenizerWrapper) -> list[TokenizerWrapp
     tokenizers.append(changed(bpe, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True)))
     for flag in ("lstrip", "rstrip", "single_word", "normalized"):
         tokenizers.append(changed(bpe, {"<|stop|>": {flag: True}, "log": {flag: True}}))
+    for flag in ("lstrip", "single_word"):
+        tokenizers.append(changed(bpe, {"<|im_start|>2": {flag: True}}))
+    tokenizers.append(changed(bpe, {"_start>": {}, "log": {"single_word": True}}))
     tokenizers.append(changed(bpe, {"log<|im_": {}, "|><|im_start|>": {}, "<|<|": {}}))
+    tokenizers.append(changed(bpe))
+    tokenizers[-1]._tokenizer.split_special_tokens = True
     return tokenizers
 
 
-PARTS = (*SPECIAL[:2], "<|stop|>", "<|im_", "<|", "|>", "<", " ", "\n", "log", "the", "é", "日本")
+PARTS = (*SPECIAL[:2], *"2 _start> <|stop|> <|im_ <| |> < log the é 日本".split(), " ", "\n")
 
 
 @given(texts=st.lists(st.lists(st.sampled_from(PARTS), max_size=12).map("".join), max_size=3))

@@ -212,7 +212,9 @@ class RaggedKVCache:
         for row, length in zip(held, other.lengths, strict=True):
             tokens, place = _tokens(row[0]), len(self.lengths)
             for array, new in zip(_arrays(self.state), _arrays(row), strict=True):
-                array[place, :, edge - tokens : edge] = new[0]
+                # Zeros around it: NaN of a row that failed would reach through the mask.
+                around = (edge - tokens, array.shape[2] - edge)
+                array[place] = mx.pad(new[0], [(0, 0), around, (0, 0)])
             self.lengths.append(length)
             self.starts.append(length - edge)
             self.firsts.append(length - tokens)

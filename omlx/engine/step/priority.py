@@ -26,6 +26,9 @@ STARVATION_S: Final = 30.0
 QUANTUM_S: Final = 15.0
 """Seconds for which such a request keeps the row."""
 
+MAX_JOINT: Final = 4096
+"""Tokens of prompts that a row waits for, at most — behind longer ones little is gained."""
+
 
 def most_urgent(waiting: Sequence[Row], running: Iterable[Row]) -> Row:
     """Return the most urgent request; of several, of the group with the fewest rows."""
@@ -97,12 +100,12 @@ class PromptOrder:
         self._virtual += tokens / max(1, prompts)
         self._read += tokens
 
-    def joint_until(self, row: Row, running: Iterable[Row], waiting: Iterable[Row]) -> int:
+    def joint_until(self, row: Row, running: Iterable[Row]) -> int:
         """Return how many tokens of prompts are read when a row that begins waits no longer."""
         unread, priority = (Status.WAITING, Status.PREFILL), row.request.priority
-        equal = [other for other in (*running, *waiting) if other.request.priority == priority]
+        equal = [other for other in running if other.request.priority == priority]
         prompts = sum(other.status in unread for other in equal)
-        return self._read + (row.prompt_len - row.cached) * prompts
+        return self._read + min(MAX_JOINT, (row.prompt_len - row.cached) * prompts)
 
     def joint(self, prompt: Row, begun: Iterable[Row]) -> int:
         """Return how many tokens of a prompt to read before rows that have begun continue."""
@@ -110,7 +113,7 @@ class PromptOrder:
 
     def _patience(self, row: Row, prompt: Row) -> int:
         equal = row.request.priority == prompt.request.priority
-        if not equal or row.clock.first_token < prompt.clock.submitted:
+        if not equal or row.clock.first_token < prompt.clock.admitted:
             return 0
         return max(0, row.joint_until - self._read)
 

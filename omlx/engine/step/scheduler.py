@@ -299,7 +299,7 @@ class Scheduler:
             done = min(window.start + window.width, row.prompt_len)
             return [PrefillProgress(request.id, done, row.prompt_len, scores)]
         if row.clock.tick(self._clock()):
-            row.joint_until = self.planner.order.joint_until(row, self.running, self.queue.waiting)
+            row.joint_until = self.planner.order.joint_until(row, self.running)
             self.speculator.observe_prefill(row, alone=len(self.running) == 1)
         row.unread -= 1
         row.unverified = 0

@@ -165,7 +165,8 @@ def load_steps(entry: ModelEntry, dtype: Dtype, options: LoadOptions = LoadOptio
         entry.files.json(GENERATION_CONFIG)  # a damaged one is named before its use
         tokenizer = options.tokenizer or read_tokenizer(entry)
         if is_encoder(entry.files.config):
-            return (yield from _encoder_steps(entry, dtype, tokenizer))
+            encoder = yield from _encoder_steps(entry, dtype, tokenizer)
+            return replace(encoder, library=library)
         support = VisionSupport(off_reason=Reason("vision.off.setting"))
         if options.vision or not has_vision(entry.files.config):
             support = read_support(entry.files, tokenizer, library)

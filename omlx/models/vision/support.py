@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
-from omlx.errors import Reason
+from omlx.errors import ModelError, Reason
 from omlx.installation import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.choose import AUTO, BORROWED, is_borrowed
@@ -164,5 +164,8 @@ def read_support(
 
 
 def failed(error: Exception | None) -> VisionSupport:
-    detail = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    detail = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    if isinstance(error, ModelError):  # no sentence within the sentence
+        detail = str(error.params.get("detail", detail))
+    detail = detail[:400]
     return VisionSupport(off_reason=Reason("vision.off.failed", {"detail": detail}))

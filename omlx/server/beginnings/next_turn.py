@@ -198,7 +198,7 @@ class Turn:
     def precedes(self, request: GenerationRequest) -> bool:
         """Whether a request is a later turn of the conversation."""
         own, messages = self.request.messages, request.messages
-        return len(own) < len(messages) and messages[len(own) - 1] == own[-1]
+        return len(own) < len(messages) and [*own] == [*messages[: len(own)]]
 
     def fixed_parts(
         self, tokenizer: TokenizerWrapper, context_length: int

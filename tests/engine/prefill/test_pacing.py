@@ -12,6 +12,7 @@ import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
 from omlx.engine.step.pacing import FIRST, MAX_OWED_S, SMALLEST, PrefillPacing
+from omlx.engine.step.priority import MAX_JOINT
 from omlx.engine.types import HELD, Finished, Limits
 from tests.engine.device import Desk, answer, ask
 
@@ -147,6 +148,23 @@ def test_a_row_waits_for_each_prompt_of_its_burst_as_long_as_its_own_took(
     said = len(driven.desk.said("short")) - before
     shared_s = seconds - machine.token_s * sum(alone) - PAUSE_S
     assert said >= 0.5 * shared_s / machine.step_s - 2
+
+
+def test_prompts_that_had_no_row_yet_are_no_part_of_a_burst() -> None:
+    driven = drive(MACHINES["cpu"], max_rows=2)
+    driven.desk.submit(ask("stream", prompt=500, max_tokens=10_000))
+    driven.desk.submit(*(ask(f"{i}", prompt=500, max_tokens=3) for i in range(4)))
+    driven.until_first("0")
+    start = len(driven.log)
+    driven.until_first("3")
+    assert all(rows for rows, *_ in driven.log[start:])
+
+
+def test_rows_wait_no_longer_than_it_pays() -> None:
+    driven = drive(MACHINES["cpu"])
+    driven.desk.submit(ask("first", prompt=9000, max_tokens=10_000), ask("second", prompt=9000))
+    driven.until_first("second")
+    assert sum(tokens for rows, tokens, _ in driven.log if not rows) == 8999 + MAX_JOINT
 
 
 def test_patience_with_a_burst_is_none_with_a_later_prompt() -> None:

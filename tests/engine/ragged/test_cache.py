@@ -168,6 +168,24 @@ def test_what_is_behind_the_end_of_a_row_changes_nothing(window: int | None) -> 
     assert mx.array_equal(*results).item()
 
 
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_row_that_joins_keeps_nothing_of_the_one_before(window: int | None) -> None:
+    """NaN of a request that failed would reach through the mask: 0 × NaN is NaN."""
+    cache: Any = RaggedKVCache([0, 0, 0, 0], window)
+    cache.update_and_fetch(*noise(4, 30, 1))
+    for array in (cache.keys, cache.values):
+        array[3] = mx.nan
+    cache.filter([0, 1, 2])
+    single: Any = KVCache() if window is None else RotatingKVCache(window)
+    single.update_and_fetch(*noise(1, 5, 2))
+    cache.extend(RaggedKVCache.merge([single]))
+    mask = cache.make_mask(3)
+    keys, values = cache.update_and_fetch(*noise(4, 3, 3))
+    queries = mx.random.normal((4, 2, 3, 16), key=mx.random.key(4))
+    attended = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.25, mask=mask)
+    assert mx.isfinite(attended).all().item()
+
+
 def noise(rows: int, tokens: int, seed: int) -> tuple[mx.array, mx.array]:
     keys, values = mx.random.normal((2, rows, 2, tokens, 16), key=mx.random.key(seed))
     return keys, values
