@@ -25,7 +25,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -186,9 +186,11 @@ def _connect(path: Path, schema: Schema) -> sqlite3.Connection:
 
 def _version(db: sqlite3.Connection, schema: Schema) -> int:
     """Return the version of a file, 0 for an empty one, -1 for that of another program."""
-    (version,) = db.execute("pragma user_version").fetchone()
-    (mark,) = db.execute("pragma application_id").fetchone()
-    (tables,) = db.execute("select count(*) from sqlite_master").fetchone()
+    reads = nullcontext() if db.in_transaction else _transaction(db, "deferred")
+    with reads:  # as one state: another process may create the tables meanwhile
+        (version,) = db.execute("pragma user_version").fetchone()
+        (mark,) = db.execute("pragma application_id").fetchone()
+        (tables,) = db.execute("select count(*) from sqlite_master").fetchone()
     is_empty = not (version or mark or tables)
     return int(version) if is_empty or (version and mark == schema.mark) else -1
 
@@ -204,9 +206,9 @@ def _migrate(db: sqlite3.Connection, schema: Schema, version: int) -> None:
 
 
 @contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+def _transaction(db: sqlite3.Connection, kind: str = "immediate") -> Iterator[None]:
     with db:
-        db.execute("begin immediate")
+        db.execute(f"begin {kind}")
         yield
 
 

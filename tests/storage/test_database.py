@@ -7,9 +7,12 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +30,9 @@ DAMAGED = b"not a database" * 400
 
 _ADD = """
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 from omlx.storage import Database
 from tests.storage.test_database import FIRST
 file = Database(Path(sys.argv[1]), FIRST)
@@ -92,6 +97,26 @@ def test_processes_that_create_one_file_at_once_share_it(tmp_path: Path) -> None
     writers = [subprocess.Popen([*command, name]) for name in "abc"]
     assert [writer.wait() for writer in writers] == [0, 0, 0]
     assert len(words(tmp_path / "file")) == 60
+
+
+def test_a_file_that_another_process_creates_meanwhile_is_read_as_one_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = threading.Thread(target=add, args=(tmp_path / "file",))
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            found = super().execute(sql, *args)
+            if sql == "pragma user_version" and other.ident is None:
+                monkeypatch.undo()
+                other.start()
+                other.join(0.3)  # it waits for the reader, which has a state of its own
+            return found
+
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Overtaken))
+    assert words(tmp_path / "file") in ([], [("a",)])
+    other.join()
+    assert words(tmp_path / "file") == [("a",)]
 
 
 @pytest.mark.parametrize("schema", [FIRST, KEPT])

@@ -36,6 +36,10 @@ LOAD_BYTES: Final = 32 << 20
 that is read beside decoding rows.
 """
 
+LOOKUP_S: Final = 0.005
+"""Seconds that the engine thread waits for the disk to find a prefix, which takes about one
+millisecond. A row that is told later waits for the next step, perhaps of a batch."""
+
 TOUCH_S: Final = 600.0
 """A prefix that is hit in memory again and again is marked as used on disk so often."""
 
@@ -160,7 +164,10 @@ class DiskTier:
         least = cached + self._thresholds.min_gain_tokens
         if len(tokens) <= least or self.worker.state.off is not None:
             return False
-        self._fetches[row] = self.worker.fetch(TokenChain(tokens, self._block_tokens), least)
+        fetch = self.worker.fetch(TokenChain(tokens, self._block_tokens), least)
+        if fetch.wait(LOOKUP_S) and fetch.ended and not fetch.length:
+            return False  # at once: else the row waits for a step of others
+        self._fetches[row] = fetch
         return True
 
     def ready(self, row: int) -> bool:

@@ -279,6 +279,11 @@ class Fetch:
         """Whether everything was taken."""
         return self.length is not None and not self._runs
 
+    def wait(self, seconds: float) -> bool:
+        """Return whether it is `ready` within so many seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ready, seconds)
+
     def take(self, nbytes: int) -> list[Run]:
         """Return the next runs, together not much more than `nbytes`."""
         taken: list[Run] = []
@@ -300,8 +305,10 @@ class Fetch:
             if not self.cancelled:
                 self._runs.append(run)
                 self._nbytes += run.nbytes
+            self._changed.notify()
 
     def finish(self, length: int) -> None:
         with self._changed:
             if not self.cancelled:
                 self.length = length
+            self._changed.notify()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from omlx.engine.disk import tier
 from omlx.engine.disk.tier import DiskThresholds
 from omlx.engine.step.row import Row
 from omlx.engine.types import Sampling
@@ -44,6 +45,18 @@ def test_after_a_restart_a_prompt_comes_from_disk(
         assert bench.loop.prefix_stats.disk.hits == 1
         follow_up = request("b", (*asked.tokens, *bench.tokens["a"], 5, 6), sampling)
         bench.run(follow_up).proven(family, follow_up)
+
+
+def test_a_prompt_that_is_not_on_disk_waits_for_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier, "LOOKUP_S", 60.0)
+    with started("llama", tmp_path) as bench:
+        bench.submit(request("stream", prompt(9), max_tokens=400))
+        bench.until(lambda: len(bench.tokens["stream"]) > 4)
+        bench.submit(request("new", prompt(300), max_tokens=1))
+        bench.until(lambda: len(bench.loop.scheduler.running) == 2)
+        assert [row.restoring for row in bench.loop.scheduler.running] == [False, False]
 
 
 def started_rows(bench: DiskBench) -> list[Row]:
