@@ -37,8 +37,8 @@ that is read beside decoding rows.
 """
 
 LOOKUP_S: Final = 0.005
-"""Seconds that the engine thread waits for the disk to find a prefix, which takes about one
-millisecond. A row that is told later waits for the next step, perhaps of a batch."""
+"""Seconds for the disk to find a prefix — longest wait of the engine thread; mostly a millisecond.
+Without an answer a row is started behind the next step, perhaps of a batch."""
 
 TOUCH_S: Final = 600.0
 """A prefix that is hit in memory again and again is marked as used on disk so often."""

@@ -280,7 +280,7 @@ class Fetch:
         return self.length is not None and not self._runs
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it is `ready` within so many seconds."""
+        """Return `ready`, after waiting for it up to so many seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.ready, seconds)
 
