@@ -71,8 +71,8 @@ class StagedReader:
         order = {"dtype": dtype, "trusted": trusted, "counts": counts, "kv_bits": facts.kv_bits}
         self.stages.ask(Kind.LOAD, {**order, "vocab_size": facts.vocab_size})
         nbytes = yield from read_weights(whole)
-        loaded = yield from self.stages.replies()
-        for rank, reply in {0: {"weights_bytes": nbytes}, **loaded}.items():
+        replies = yield from self.stages.replies()
+        for rank, reply in {0: {"weights_bytes": nbytes}, **replies}.items():
             self.stages.statuses[rank].weights_bytes = reply["weights_bytes"]
         self.stages.ask(Kind.PROBE, {})
         model, make_cache = cast("Model", whole), cache_maker(whole, facts.kv_bits)
@@ -89,14 +89,10 @@ class StagedReader:
         runner = partial(Leader, model, make_cache, facts, self._group, self.stages)
         stage = StagedLoop(layout, runner, lambda: self.stages.statuses)
         off = "vision.off.staged" if has_vision(config) else "vision.off.text"
-        loaded_model = describe(entry, whole, config, tokenizer, facts)
+        loaded = describe(entry, whole, config, tokenizer, facts)
         vision = VisionSupport(off_reason=Reason(off))
         return replace(
-            loaded_model,
-            stage=stage,
-            vision=vision,
-            library=options.library,
-            kv_bits=options.kv_bits,
+            loaded, stage=stage, vision=vision, library=options.library, kv_bits=options.kv_bits
         )
 
     def _counts(self, whole: nn.Module) -> list[int]:
