@@ -1,5 +1,5 @@
-"""`python -m lab.bench COMMAND`: measurements for those who change omlx.
+"""`python -m lab.bench COMMAND`: measurements for those who change omlx. Programs, never tests.
 
-Upper bounds, larger models, other servers, HTTP, documents. Builds on `omlx.bench`, which holds
-what a user measures.
+Sides run in interleaved pairs; reported are medians of ratios within trials, and a comparison of
+all tokens.
 """

@@ -1,4 +1,7 @@
-"""`python -m lab.bench COMMAND`: `omlx bench` with more to measure, and the pages made from it."""
+"""`python -m lab.bench COMMAND`: the commands, each in its own module.
+
+Only the given command's module is imported: some need what tests need.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +9,53 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from types import ModuleType
+from importlib import import_module
 from typing import Final
 
-from lab.bench import (
-    answers,
-    batches,
-    clients,
-    document,
-    kv_bits,
-    past_work,
-    prefix,
-    prefixes,
-    recording,
-    sampling,
-    speculation,
-    stages,
-    turns,
-)
-from lab.bench.engine import command as engine
-from lab.bench.http import command as http
-
-COMMANDS: Final[dict[str, tuple[ModuleType, str]]] = {
-    "engine": (engine, "the engine against mlx-lm, without HTTP, and the host's share of a step"),
-    "speculation": (speculation, "omlx bench speculation, and upper bounds and hybrids"),
-    "batches": (batches, "plain batches on our caches against mlx-lm's left-padded ones"),
-    "kv-bits": (kv_bits, "quantized KV caches: bytes, agreement with unquantized ones, time"),
-    "clients": (clients, "clients over HTTP: omlx with and without speculation, other servers"),
-    "prefix": (prefix, "prefix caches of omlx and of mlx-lm's server"),
-    "http": (http, "the HTTP layer against the engine alone"),
-    "prefixes": (prefixes, "first tokens with prefixes in memory and on disk"),
-    "recording": (recording, "what prefixes on disk and recorded answers cost while decoding"),
-    "sampling": (sampling, "filters without a sort against mlx-lm's"),
-    "stages": (stages, "a model in two stages against one process"),
-    "answers": (answers, "record answers, for replays of the policy"),
-    "past-work": (past_work, "lookups in past answers against those in the request alone"),
-    "turns": (turns, "turns after a tool's result, with prewarming and without"),
-    "document": (document, "write reports into a page"),
+COMMANDS: Final = {
+    "engine": ("engine.command", "the engine against mlx-lm, without HTTP; the host's share"),
+    "exact": ("exact", "speculation against plain decoding, token by token"),
+    "speculation": ("speculation", "every mode against plain decoding; upper bounds, hybrids"),
+    "machine": ("machine", "a page of measurements of this machine, within ten minutes"),
+    "batches": ("batches", "plain batches on our caches against mlx-lm's left-padded ones"),
+    "kv-bits": ("kv_bits", "quantized KV caches: bytes, agreement with unquantized ones, time"),
+    "clients": ("clients", "clients over HTTP: omlx with and without speculation, other servers"),
+    "prefix": ("prefix", "prefix caches of omlx and of mlx-lm's server"),
+    "http": ("http.command", "the HTTP layer against the engine alone"),
+    "prefixes": ("prefixes", "first tokens with prefixes in memory and on disk"),
+    "recording": ("recording", "what prefixes on disk and recorded answers cost while decoding"),
+    "sampling": ("sampling", "filters without a sort against mlx-lm's"),
+    "stages": ("stages", "a model in two stages against one process"),
+    "answers": ("answers", "record answers, for replays of the policy"),
+    "past-work": ("past_work", "lookups in past answers against those in the request alone"),
+    "turns": ("turns", "turns after a tool's result, with prewarming and without"),
+    "document": ("document", "write reports into a page"),
 }
 """Modules with `add_arguments(parser)` and `run(args)`, and their help."""
+
+ALIASES: Final = {"speculation": ("spec",)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status. SIGTERM is handled as an interrupt."""
+    args = parsed(sys.argv[1:] if arguments is None else arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    status: int = args.run(args)
+    return status
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; `run` of the result is the command's function."""
     parser = argparse.ArgumentParser(prog="python -m lab.bench")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (module, text) in COMMANDS.items():
-        module.add_arguments(commands.add_parser(name, help=text))
-    args = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    module, _ = COMMANDS[args.command]
-    status: int = module.run(args)
-    return status
+    for name, (place, text) in COMMANDS.items():
+        aliases = ALIASES.get(name, ())
+        command = commands.add_parser(name, help=text, aliases=aliases)
+        if {name, *aliases} & set(arguments[:1]):
+            module = import_module(f"lab.bench.{place}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

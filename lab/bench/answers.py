@@ -16,12 +16,12 @@ from typing import Any, Final, cast
 import mlx.core as mx
 from tqdm import tqdm
 
+from lab.bench.cases import LearnedStates, SpeculationCase, chosen_modes, requests
+from lab.bench.console import Json, model_dir
+from lab.bench.drive import run as run_requests
 from lab.bench.real_questions import REAL
-from omlx.bench.cases import LearnedStates, SpeculationCase, chosen_modes, requests
-from omlx.bench.console import Json, model_dir
-from omlx.bench.drive import run as run_requests
-from omlx.bench.subject import Subject, read_subject
-from omlx.bench.workloads import WORKLOADS, Workload
+from lab.bench.subject import Subject, read_subject
+from lab.bench.workloads import WORKLOADS, Workload
 from omlx.engine.device.model import parts_of
 from omlx.engine.device.sampling import Draw, RowSampler, draw
 from omlx.engine.types import Request

@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import mlx.core as mx
 
+from lab.bench.console import add
 from lab.bench.inflate import add_arguments as add_growth
 from lab.bench.inflate import growth
-from omlx.bench.console import add
-from omlx.bench.subject import read_subject
+from lab.bench.subject import read_subject
 from omlx.engine.device.model import cache_maker
 from omlx.engine.device.ragged import merge_caches
 

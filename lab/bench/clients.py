@@ -28,6 +28,7 @@ from typing import Any, Final
 from tqdm import tqdm
 
 from lab.bench import inflate
+from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import (
     TIMEOUT_S,
     Server,
@@ -40,8 +41,7 @@ from lab.bench.http.server import (
 from lab.bench.prefix import mlx_lm_server, write_model
 from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated
-from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
-from omlx.bench.workloads import Question, Workload, questions
+from lab.bench.workloads import Question, Workload, questions
 from omlx.measure.spread import Series, rotate
 
 ASKED: Final = {workload.name: workload for workload in (*REAL, WORDS)}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import plot
+from lab.bench.report import EVERYTHING, FORMAT, MISSING
 from lab.bench.speculation import FULL_LEGEND
-from omlx.bench.speculation import EVERYTHING, FORMAT, MISSING
 
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"

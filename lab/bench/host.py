@@ -10,8 +10,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
+from lab.bench.drive import request, run
 from lab.bench.engine.suites import EngineCase, Side, run_batch, run_plain
-from omlx.bench.drive import request, run
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.types import Limits

@@ -17,7 +17,7 @@ import mlx.nn as nn
 from mlx.utils import tree_map
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.bench.subject import parameter_count
+from lab.bench.subject import parameter_count
 
 OUTPUTS: Final = frozenset({"o_proj", "out_proj", "down_proj", "w2", "c_proj", "dense", "wo"})
 """mlx-lm's names for the last projection of an attention, a convolution or an MLP."""

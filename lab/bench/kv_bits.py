@@ -19,8 +19,8 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
-from omlx.bench.console import add
-from omlx.bench.subject import read_subject
+from lab.bench.console import add
+from lab.bench.subject import read_subject
 from omlx.engine.device.facts import kv_refusal
 from omlx.engine.device.model import Cache, cache_maker
 from omlx.engine.device.payloads import bytes_per_token

@@ -15,8 +15,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from omlx.bench.cases import Trial
-from omlx.bench.console import Json
+from lab.bench.cases import Trial
+from lab.bench.console import Json
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.drafters.ngram import NgramIndex
 from omlx.measure.spread import Series

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Message, Server, call, omlx_server, processor_seconds
-from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS
 
@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             times = measure(args.model, Path(home), args.tokens, args.trials)
         except RuntimeError as error:
-            sys.stderr.write(f"omlx bench: {error}\n")
+            sys.stderr.write(f"lab.bench: {error}\n")
             return 2
     report: Json = {
         **environment(load_before),

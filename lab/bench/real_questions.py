@@ -1,6 +1,6 @@
 """Workloads for a model that speaks: what people and agents ask, of real texts.
 
-Every question is seeded and none repeats another, as in `omlx.bench.workloads`; none is among the
+Every question is seeded and none repeats another, as in `lab.bench.workloads`; none is among the
 requests that SmolLM2's head was trained with (`training/speak/requests.txt`).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from omlx.bench.workloads import WORKLOADS, Message, Question, QuestionMaker, Workload
+from lab.bench.workloads import WORKLOADS, Message, Question, QuestionMaker, Workload
 from omlx.measure.texts import FUNCTION_SEPARATOR, TEXTS, read_sections
 
 LONGEST: Final = 96

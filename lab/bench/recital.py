@@ -14,8 +14,8 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from omlx.bench.drive import run
-from omlx.bench.subject import Subject
+from lab.bench.drive import run
+from lab.bench.subject import Subject
 from omlx.engine.device.model import Cache
 from omlx.engine.types import Request
 

@@ -23,9 +23,9 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
+from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Server, call, omlx_server, processor_seconds, run_streams
-from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
-from omlx.bench.workloads import prompts
+from lab.bench.workloads import prompts
 from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
+from lab.bench.console import Json
+from lab.bench.drive import drive, request, settle
 from lab.bench.oracle import RoundCosts, break_even
-from omlx.bench.console import Json
-from omlx.bench.drive import drive, request, settle
-from omlx.bench.subject import Subject
+from lab.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.drafter import Draft, Proposal

@@ -1,4 +1,4 @@
-"""`python -m lab.bench speculation`: `omlx bench speculation`, with upper bounds and hybrids.
+"""`python -m lab.bench speculation`: speculation, with upper bounds and hybrids.
 
 It measures what rounds cost, compares prompt lookup with its oracle and a hybrid with its
 attention twin, can inflate the models, and draws the speed-ups.
@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import inflate, plot
+from lab.bench import report as command
+from lab.bench.cases import CaseTrials, SpeculationCase
+from lab.bench.console import Json, Progress, model_dir, numbers, output, write_json
 from lab.bench.oracle import LookupBound, lookup_bound
+from lab.bench.outcome import MODEL, Comparison, Outcome
 from lab.bench.recital import Recital, Reciter
-from lab.bench.round_costs import REPEATS, WIDTHS, PassCosts, draft_pass_seconds, round_costs
-from omlx.bench import speculation as command
-from omlx.bench.cases import CaseTrials, SpeculationCase
-from omlx.bench.console import Json, Progress, model_dir, numbers, output, write_json
-from omlx.bench.outcome import MODEL, Comparison, Outcome
-from omlx.bench.speculation import (
+from lab.bench.report import (
     LEGEND,
     SpeculationReport,
     SpeculationSettings,
@@ -30,7 +29,8 @@ from omlx.bench.speculation import (
     comparison_table,
     percent,
 )
-from omlx.bench.subject import Subject, read_subject, untrained
+from lab.bench.round_costs import REPEATS, WIDTHS, PassCosts, draft_pass_seconds, round_costs
+from lab.bench.subject import Subject, read_subject, untrained
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 

@@ -31,9 +31,9 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from lab.bench import inflate
+from lab.bench.console import Json, add, environment, positive, table, write_json
 from lab.bench.http.server import call, free_port, running
-from omlx.bench.console import Json, add, environment, positive, table, write_json
-from omlx.bench.workloads import prompts
+from lab.bench.workloads import prompts
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.step.plan import Forward, Plan, Window
 from omlx.measure.spread import Series, rotate

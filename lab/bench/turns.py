@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
-from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
+from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from omlx.measure.spread import Series, rotate
 from omlx.measure.texts import TEXTS
 from omlx.models.catalog.registry import ModelEntry, Registry

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from lab.bench.workloads import prompts
 from lab.fuzz.token_requests import SCHEMA, STRATEGIES, TOOL
-from omlx.bench.workloads import prompts
 from omlx.measure.texts import TEXTS
 
 Json = dict[str, Any]

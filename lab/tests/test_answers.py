@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from lab.bench.answers import answers
-from omlx.bench.subject import read_subject
-from omlx.bench.workloads import WORKLOADS
+from lab.bench.subject import read_subject
+from lab.bench.workloads import WORKLOADS
 from omlx.models.catalog.discovery import BUNDLED
 
 DRAFT = BUNDLED / "omlx-demo/draft"

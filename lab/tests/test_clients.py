@@ -11,7 +11,7 @@ from lab.bench import clients
 from lab.bench.clients import Streamed
 from lab.bench.http.server import Server
 from lab.bench.real_questions import REAL
-from omlx.bench.workloads import Question, questions
+from lab.bench.workloads import Question, questions
 
 ANSWER = (
     b'data: {"choices": [{"delta": {"role": "assistant", "content": null}}]}\n\n',

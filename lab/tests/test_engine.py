@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,7 @@ MODEL = ("--model", str(DRAFT))
 
 
 def bench(*arguments: str) -> int:
-    """Run the command, and keep the handler of SIGTERM."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        return main(["engine", *arguments])
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return main(["engine", *arguments])
 
 
 def test_the_engine_is_measured_into_a_table_and_json(

@@ -8,6 +8,7 @@ from functools import cache
 import mlx.core as mx
 import pytest
 
+from lab.bench.drive import plain_scores, request, run
 from lab.bench.engine.command import run_suites
 from lab.bench.engine.result import EngineResult, equality
 from lab.bench.engine.suites import (
@@ -18,9 +19,8 @@ from lab.bench.engine.suites import (
     plain,
     speculative,
 )
-from omlx.bench.drive import plain_scores, request, run
-from omlx.bench.subject import Subject
-from tests.bench.subjects import PROMPTS, subject
+from lab.bench.subject import Subject
+from lab.tests.subjects import PROMPTS, subject
 
 SETTINGS = EngineSettings(trials=1, prompts=2, tokens=12, windows=(1, 3), rows=(1, 3))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.bench.engine.suites import measure
 from lab.bench.host import graphs, host
-from tests.bench.subjects import subject
+from lab.tests.subjects import subject
 
 
 def test_the_host_is_measured_with_rows_in_one_batch() -> None:

@@ -8,7 +8,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from lab.bench.inflate import NotInflatable, inflate
-from omlx.bench.subject import flat_parameters, parameter_count
+from lab.bench.subject import flat_parameters, parameter_count
 from tests.zoo import build
 
 

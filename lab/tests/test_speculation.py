@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,26 +13,19 @@ import mlx.core as mx
 import pytest
 
 from lab.bench.__main__ import main
+from lab.bench.drive import drive, request
 from lab.bench.recital import Reciter
-from omlx.bench.drive import drive, request
+from lab.tests.subjects import subject
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import NGRAM
 from omlx.engine.types import Speculation
 from omlx.models.catalog.discovery import BUNDLED
-from tests.bench.subjects import subject
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 HYBRID = BUNDLED / "omlx-demo/hybrid"
 MODEL = ("--model", str(DRAFT), "--dtype", "float32")
 SMALL = (*MODEL, "--trials", "1", "--context", "90", "--widths", "2,5")
 ROLES = ("model", "hybrid")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def set_environment(*, online: bool) -> None:
 
 
 def user_environment() -> dict[str, str]:
-    """Return the environment as the user set it, for child processes."""
+    """Return the user's own environment, for child processes."""
     return {name: value for name, value in os.environ.items() if name not in _added}
 
 

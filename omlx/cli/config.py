@@ -204,7 +204,7 @@ def _described(row: Setting, value: Value) -> str:
 
 
 def _shown(row: Setting, value: Value) -> str:
-    """Return a value as `omlx config set` takes it."""
+    """Return a value in the form of `omlx config set`."""
     if value is None or value == ():
         return ""
     if row.form is Form.SIZE and isinstance(value, int):

@@ -1,8 +1,7 @@
 """`omlx doctor`: the details of a problem report.
 
-`--bench` adds measurements of this machine, within ten minutes. `--exact` measures whether wide
-passes of a model have the bits of single steps. `--hosts` checks whether a model can be served over
-these machines, and the speed of their links.
+`--exact` measures whether wide passes of a model have the bits of single steps. `--hosts` checks
+whether a model can be served over these machines, and the speed of their links.
 
 The output holds no secrets: an API key is only "set" or "not set", and the user's folder is written
 `~`.
@@ -29,22 +28,22 @@ import mlx.core as mx
 from omlx import __version__
 from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured, find_model, find_models
+from omlx.cli.arguments import configured, find_models
 from omlx.cli.output import BOLD, columns, memory_size, styled
 from omlx.cli.serve.address import find_server, listen
 from omlx.cli.stage.links import HEAD, probe_hosts
 from omlx.cli.stage.processes import read_hosts
 from omlx.engine.device_errors import DEVICE_ERROR
 from omlx.engine.thread import EngineThread
-from omlx.errors import ConfigError, ModelError
+from omlx.errors import ConfigError
 from omlx.exactness import Exactness
 from omlx.installation import classes_command
 from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
-from omlx.models.catalog.registry import ModelEntry, Status
+from omlx.models.catalog.registry import Status
 from omlx.models.pool.cost_file import CostFiles
-from omlx.models.pool.footprint import default_limit_bytes, limit_bytes
+from omlx.models.pool.footprint import default_limit_bytes
 from omlx.models.pool.pool import build_pool
 from omlx.process_memory import machine_bytes
 from omlx.server.http.guard import is_loopback
@@ -60,8 +59,6 @@ from omlx.telemetry.log import read_tail
 
 Rows: TypeAlias = Iterator[tuple[str, ...]]
 
-DEMO: Final = "omlx-demo/target"
-DEMO_DRAFT: Final = "omlx-demo/draft"
 _DEVICE_ERRORS: Final = 3
 """Device errors shown at most."""
 
@@ -71,7 +68,6 @@ _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.doctor.model", {}))
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("--bench", action="store_true", help=sentence("cli.doctor.bench", {}))
     other.add_argument("--exact", metavar="MODEL", help=sentence("cli.doctor.exact_flag", {}))
     other.add_argument("--hosts", metavar="HOSTS", help=sentence("cli.doctor.hosts_flag", {}))
     add_flags(parser, [Group.SERVER, Group.MODELS])
@@ -83,22 +79,20 @@ def run(arguments: Namespace) -> int:
         return _hosts(arguments, configuration)
     if arguments.exact is not None:
         return measure(arguments.exact, configuration)
-    if arguments.bench:
-        return _bench(arguments.model, configuration)
     settings, machine = configuration.current.resolve().settings, read_machine()
     chapters = {
-        **_facts(machine, settings),
+        **machine_chapters(machine, settings),
         "models": _models(settings),
         "server": _server(settings),
         "files": _files(settings.home),
         "device_errors": _device_errors(settings.home),
-        "warnings": _warnings(machine),
+        "warnings": machine_warnings(machine),
     }
-    _write(chapters)
+    write_chapters(chapters)
     return 0
 
 
-def _facts(machine: Machine, settings: Settings) -> dict[str, Rows]:
+def machine_chapters(machine: Machine, settings: Settings) -> dict[str, Rows]:
     return {
         "machine": machine_rows(machine),
         "power": power_rows(machine.power),
@@ -107,55 +101,17 @@ def _facts(machine: Machine, settings: Settings) -> dict[str, Rows]:
     }
 
 
-def _warnings(machine: Machine) -> Rows:
+def machine_warnings(machine: Machine) -> Rows:
     return ((warning.message,) for warning in warnings(machine))
 
 
-def _write(chapters: Mapping[str, Rows]) -> None:
+def write_chapters(chapters: Mapping[str, Rows]) -> None:
     for name, rows in chapters.items():
         # Chapters without rows are left out.
         if lines := columns(list(rows)).splitlines():
             heading = styled(sentence(f"cli.doctor.{name}", {}), BOLD)
             text = "\n  ".join([heading, *lines]) + "\n\n"
             sys.stdout.write(_without_user(text))
-
-
-def _bench(name: str | None, configuration: LiveConfiguration) -> int:
-    """Print the chapters about the machine, then measurements of this machine.
-
-    Without `name`, measures the bundled model with the bundled draft. Returns 2 if the model cannot
-    be loaded.
-    """
-    from omlx.bench.machine import BUDGET_S, page  # noqa: PLC0415 — both import mlx-lm,
-    from omlx.bench.subject import read_subject  # noqa: PLC0415 — which is slow
-
-    entry = find_model(name or DEMO, configuration)
-    draft = find_model(DEMO_DRAFT, configuration).path if name is None else None
-    settings, machine = configuration.current.resolve().settings, read_machine()
-    _check_room(entry, limit_bytes(settings.memory_limit))
-    sys.stdout.write("```\n")
-    _write({**_facts(machine, settings), "warnings": _warnings(machine)})
-    if find_server(settings.home) is not None:
-        sys.stdout.write(sentence("cli.doctor.bench_beside", {}) + "\n\n")
-    try:
-        subject = read_subject(entry.path, draft, dtype=settings.dtype)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"omlx: {entry.id}: {error}\n")
-        return 2
-    for text in page(subject, BUDGET_S):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()  # what is measured next may end the process
-    sys.stdout.write("```\n")
-    return 0
-
-
-def _check_room(entry: ModelEntry, limit: int) -> None:
-    """Raise ModelError if the weights exceed the memory limit."""
-    weights = sum(file.stat().st_size for file in entry.files.weights)
-    if weights > limit:
-        need_gb, limit_gb = (round(count / (1 << 30), 2) for count in (weights, limit))
-        sizes = {"need_gb": need_gb, "limit_gb": limit_gb, "used_gb": 0.0}
-        raise ModelError("model.no_room", param="model", model=entry.id, **sizes)
 
 
 def _hosts(arguments: Namespace, configuration: LiveConfiguration) -> int:
@@ -255,7 +211,7 @@ def _device_errors(home: Path) -> Rows:
 
 
 def _problem(path: Path) -> str:
-    """Return why a file is ignored; empty if it counts."""
+    """Return why a file is ignored; empty if read."""
     try:
         content = read(path)
         if path.name == KEYS_FILE:

@@ -48,10 +48,17 @@ COMMANDS = {
     "logs": "omlx.cli.service:LOGS",
     "doctor": "omlx.cli.doctor",
     "verify": "omlx.cli.verify",
-    "bench": "omlx.bench.cli",
     "completion": "omlx.cli.main:COMPLETION",
 }
 """The module, or object in a module, of each command."""
+
+MOVED: Final = {
+    "bench exact": "python -m lab.bench exact",
+    "bench spec": "python -m lab.bench speculation",
+    "bench speculation": "python -m lab.bench speculation",
+    "doctor --bench": "python -m lab.bench machine",
+}
+"""Tools of the checkout, by the command and word they have replaced."""
 
 ONLINE = frozenset({"pull"})
 _BROKEN_PIPE = 128 + signal.SIGPIPE
@@ -68,8 +75,7 @@ class Parser(ArgumentParser):
 def entry() -> NoReturn:
     """Run the process, and exit without interpreter teardown.
 
-    During teardown, a native thread of mlx that ends and releases Python objects would abort the
-    process.
+    During teardown, a native thread of mlx would release Python objects and abort the process.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
@@ -111,6 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or name == "help":
         parser.print_help()
         return 0
+    for word in argv[1:]:
+        old = f"{name} {word.partition('=')[0]}"
+        if old in MOVED:
+            moved = sentence("cli.moved", {"old": f"omlx {old}", "new": MOVED[old]})
+            sys.stderr.write(f"omlx: {moved}\n")
+            return 2
     if name not in COMMANDS and not name.startswith("-"):
         sys.stderr.write(f"omlx: {_unknown(name)}\n")
         return 2

@@ -208,7 +208,7 @@ def _run_agent(agent: Agent, program: str, endpoint: Endpoint, key: str, given: 
 
 @contextmanager
 def _interrupts_are_the_agents() -> Iterator[None]:
-    """Ignore Ctrl-C, which reaches all processes of a terminal, and leave it to the agent."""
+    """Leave Ctrl-C, which reaches all processes of a terminal, to the agent."""
 
     def ignore(number: int, frame: FrameType | None) -> None:
         pass  # a handler: the agent would inherit SIG_IGN

@@ -76,7 +76,7 @@ class Place:
 
 
 def refusal(room: Room, point: Point) -> Reason | None:
-    """Return why a point cannot be measured; None if it can."""
+    """Return why a point cannot be measured; None if possible."""
     tokens = point.tokens + ANSWER_TOKENS
     if tokens > room.context:
         return Reason("benchmark.context", {"tokens": tokens, "limit": room.context})
@@ -128,7 +128,7 @@ class Figures:
     """One sample: tokens per second of prefill, and of decoding over all streams.
 
     `first_s`: seconds to the first token of a cold prompt. `memory_bytes`: peak of the process.
-    None: not measured, such as decoding of streams that never all decoded at once. `busy`: other
+    None: not measured, such as decoding of streams never all active at once. `busy`: other
     programs took more than `BUSY_SHARE` of the processors.
     """
 
@@ -302,7 +302,7 @@ VOID: Final = ("benchmark.verdict.busy", "benchmark.verdict.noisy")
 def row_verdict(plain: Mapping[int, Figures], drafted: Mapping[int, Figures]) -> Json | None:
     """Return the effect of drafts as a code with figures, from samples by round.
 
-    `speedup` with `low` and `high` is over rounds that have both modes; `factor`: by which rounds
+    `speedup` with `low` and `high` is over rounds with both modes; `factor`: by which rounds
     differ if a repeat would not agree. None without drafts or samples.
     """
     rates = {number: each.decode for number, each in plain.items() if each.decode}

@@ -48,7 +48,7 @@ PROMPT_TOKENS: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model's memory in bytes, and whether it is resident."""
+    """A model's memory in bytes, and whether resident."""
 
     size_bytes: int
     loaded: bool
@@ -132,8 +132,8 @@ class Planner:
     ) -> Plan:
         """Return a plan for answers of at most `tokens` tokens. Reads tokenizers.
 
-        Raises BadRequest, naming the field, for drafts that do not fit the model, for a
-        conversation that does not exist, and for a picture that is missing or cannot be read.
+        Raises BadRequest, naming the field, for drafts unfit for the model, for a missing
+        conversation, and for a missing or unreadable picture.
         """
         target = self._pool.resolve(model)
         self._check(target, drafts, kinds)

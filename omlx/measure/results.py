@@ -53,7 +53,7 @@ class Conditions:
 def stale(then: Conditions, now: Conditions) -> tuple[Reason, ...]:
     """Return why figures measured under `then` no longer hold; empty if valid.
 
-    Models that a single side lists are ignored.
+    Models of a single side are ignored.
     """
     reasons = []
     if then.machine != now.machine:

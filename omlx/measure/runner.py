@@ -145,7 +145,7 @@ class Measurement(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Requests that ran together: statistics by row, and the timed sample."""
+    """Requests run together: statistics by row, and the timed sample."""
 
     stats: tuple[RequestStats, ...]
     sample: Sample
@@ -188,7 +188,7 @@ class Runner:
 
     @property
     def active_requests(self) -> int:
-        """Pending loads plus requests that run or wait for a model, the measurement's included."""
+        """Pending loads plus requests running or waiting for a model, the measurement's too."""
         leases = sum(resident.leases for resident in self.pool.residents)
         return leases + self.pool.load_queue.requests
 
@@ -296,7 +296,7 @@ class _StreamEvents:
 
 
 def stop_bias(served: ServedModel) -> tuple[tuple[int, float], ...]:
-    """Return logit biases that keep an answer from stopping early."""
+    """Return logit biases against stop tokens."""
     return tuple((stop, STOP_BIAS) for stop in sorted(served.stop_ids))
 
 

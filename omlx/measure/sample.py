@@ -1,4 +1,4 @@
-"""One timed run of requests, the meter that times it, and the comparison of answers.
+"""Timed runs of requests, their meter, and the comparison of answers.
 
 The clock starts when every row has its first token (prefill is not part of the rate) and stops when
 the first row ends, so all rows are busy throughout. Tokens in between are counted.

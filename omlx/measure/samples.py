@@ -1,6 +1,6 @@
-"""Configurations that a trial compares, their order, their samples, and the verdict on them.
+"""Configurations of a trial, their order, their samples, and the verdict on them.
 
-    visit of a draft   load it, warm up with every configuration, then for each kind of text
+    visit of a draft   load, warm up with every configuration, then for each kind of text
                        plain  ngram  draft  auto      in one round
                        ngram  draft  auto  plain      in the next, rotated by one
 

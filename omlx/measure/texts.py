@@ -22,7 +22,7 @@ _TASK_LINES: Final = 2
 
 @cache
 def read_sections(name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
-    """Return the sections of the file `name` below `TEXTS`."""
+    """Return the sections of the file `name`, below `TEXTS` unless absolute."""
     return tuple((TEXTS / name).read_text(encoding="utf-8").strip().split(separator))
 
 
@@ -77,7 +77,7 @@ async def prompts_of_length(
     """Return one prompt per stream, each of exactly `tokens` tokens: functions to continue.
 
     The prompts share all but their ends; prompts of another `name` have no common prefix. Text is
-    code that the answer can largely repeat, as in an agent's edits. No chat template is applied.
+    code for the answer to repeat, as in an agent's edits. No chat template is applied.
     """
     functions = read_sections("functions.txt", FUNCTION_SEPARATOR)
     body = await encode(f"# {name}{FUNCTION_SEPARATOR}", special=True)

@@ -45,7 +45,7 @@ from omlx.server.request.generation_request import GenerationRequest
 MIN_ROUNDS: Final = 3
 MAX_ROUNDS: Final = 5
 WARM_UP_TOKENS: Final = 16
-"""Tokens — length of the answers that warm up a visit, which are not counted."""
+"""Tokens — length of the uncounted answers by which a visit warms up."""
 
 CONTEXT_TOKENS: Final = 4096
 """Tokens — the newest of a conversation, if longer."""

@@ -126,6 +126,23 @@ def test_what_cannot_be_served_is_said_in_one_line(
     assert len(shown.err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("line", "new"),
+    [
+        ("bench exact --model DIR", "python -m lab.bench exact"),
+        ("bench spec", "python -m lab.bench speculation"),
+        ("doctor --bench MODEL", "python -m lab.bench machine"),
+    ],
+)
+def test_a_command_that_moved_names_the_new_one(
+    line: str, new: str, alone: Path, capfd: Capture
+) -> None:
+    assert main(line.split()) == 2
+    shown = capfd.readouterr().err
+    assert f"is now {new}, in a clone" in shown
+    assert len(shown.splitlines()) == 1
+
+
 def test_a_wrong_variable_is_named(
     alone: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
 ) -> None:

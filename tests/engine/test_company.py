@@ -10,7 +10,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.drive import fixed_costs, flat
 from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.engine.speculation.drafter import Draft, Drafter, Proposal
 from omlx.engine.speculation.strategy import Clause, parse

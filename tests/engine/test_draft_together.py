@@ -11,7 +11,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from omlx.bench.drive import fixed_costs
+from lab.bench.drive import fixed_costs
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.device.model import cache_maker

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.drive import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import NGRAM, parse

@@ -13,7 +13,7 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
 from omlx.engine.device.model import cache_maker, parts_of, split
 from omlx.engine.loop import EngineLoop

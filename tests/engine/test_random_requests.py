@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.drive import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.strategy import Clause, parse

@@ -14,9 +14,9 @@ import mlx.core as mx
 import pytest
 from mlx import nn
 
-from omlx.bench.console import Progress
-from omlx.bench.exact import STRICT_CONTEXT, compare_strict
-from omlx.bench.subject import Subject
+from lab.bench.console import Progress
+from lab.bench.exact import STRICT_CONTEXT, compare_strict
+from lab.bench.subject import Subject
 from omlx.engine.build import build_loop
 from omlx.engine.calibration import Calibration
 from omlx.engine.device.facts import measure_exactness

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lab.bench.__main__ import main as bench
 from omlx.cli.main import main
 from tests.lanes import few
 from tests.wheel import ROOT
@@ -78,7 +79,7 @@ def test_targets_of_make_files_and_scripts_exist() -> None:
     for target in re.findall(r"\bmake ([\w -]+?)(?= ARGS|$)", text, re.M):
         for word in target.replace("setup-$", "setup-run").split():
             assert re.search(rf"^{word}:", makefile, re.M), word
-    paths = re.findall(r"\b((?:tests|scripts)/[\w./-]+)", text)
+    paths = re.findall(r"(?<!/)\b((?:lab/tests|tests|scripts)/[\w./-]+)", text)
     assert paths
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
@@ -91,22 +92,23 @@ def test_every_folder_of_tests_runs_at_night_with_its_slow_members() -> None:
     assert "tests/test_*.py" in named
 
 
-def test_commands_of_omlx_have_their_flags() -> None:
+def test_commands_have_their_flags() -> None:
     matrix = jobs(ROOT / ".github/workflows/metal.yml")["exact"]["strategy"]["matrix"]
-    commands = [line for line in lines() if "-m omlx" in line]
+    commands = [line for line in lines() if re.search("-m (omlx|lab.bench) ", line)]
     assert commands
     for line in commands:
         filled = line.replace("${{ matrix.weights }}", " ".join(matrix["weights"]))
-        words = shlex.split(re.split(r"[|>]", filled.partition("-m omlx")[2])[0])
-        known = help_of(words[: 2 if words[0] in ("bench", "service") else 1])
+        tool, rest = re.split("-m (omlx|lab.bench) ", filled)[1:]
+        words = shlex.split(re.split(r"[|>]", rest)[0])
+        known = help_of(tool, words[: 2 if words[0] == "service" else 1])
         for flag in re.findall(r"--[a-z-]+", filled):
             assert re.search(rf"{flag}\b", known), (words, flag)
 
 
-def help_of(command: list[str]) -> str:
-    output = StringIO()
+def help_of(tool: str, command: list[str]) -> str:
+    output, run = StringIO(), main if tool == "omlx" else bench
     with pytest.raises(SystemExit), redirect_stdout(output), redirect_stderr(output):
-        main([*command, "--help"])
+        run([*command, "--help"])
     return output.getvalue()
 
 

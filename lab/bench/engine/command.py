@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from typing import Final
 
 from lab.bench import inflate, plot
+from lab.bench.console import Progress, add, numbers, one_of, output, positive, write_json
 from lab.bench.engine.result import EngineReport, EngineResult, equality, one_line, result_of
 from lab.bench.engine.suites import EngineCase, EngineSettings, batch, measure, plain, speculative
 from lab.bench.host import graphs, host
-from omlx.bench.console import Progress, add, numbers, one_of, output, positive, write_json
-from omlx.bench.subject import Subject, read_subject
-from omlx.bench.workloads import PROMPTS
+from lab.bench.subject import Subject, read_subject
+from lab.bench.workloads import PROMPTS
 
 Suite = Callable[[Subject, EngineSettings], Iterable[EngineCase]]
 

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Final
 
+from lab.bench.console import Json, environment, table
+from lab.bench.drive import divergence, request, run
 from lab.bench.engine.suites import CaseSamples, EngineCase, EngineSettings, batch_prompts
-from omlx.bench.console import Json, environment, table
-from omlx.bench.drive import divergence, request, run
-from omlx.bench.subject import Subject
+from lab.bench.subject import Subject
 from omlx.engine.types import Request
 from omlx.measure.sample import Sample, compare, total
 from omlx.measure.spread import Series, geometric_mean

@@ -20,8 +20,8 @@ from mlx_lm.generate import BatchGenerator, generate_step, speculative_generate_
 from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.sample_utils import make_sampler
 
-from omlx.bench.drive import request, run, settle
-from omlx.bench.subject import Subject
+from lab.bench.drive import request, run, settle
+from lab.bench.subject import Subject
 from omlx.measure.sample import Meter, Sample
 from omlx.measure.spread import run_pair
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Server, omlx_server, run_streams, seconds_to_error
-from omlx.bench.console import Json, add, environment, numbers, positive, table, write_json
-from omlx.bench.workloads import prompts
+from lab.bench.workloads import prompts
 from omlx.engine.build import build_loop
 from omlx.engine.speculation.strategy import OFF
 from omlx.engine.thread import EngineThread

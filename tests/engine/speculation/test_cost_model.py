@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.drive import fixed_costs, flat
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable, bucket_of
 from omlx.engine.speculation.drafter import Proposal

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from omlx.bench.cases import AUTO, OFF, CaseTrials, SpeculationCase
-from omlx.bench.console import Json
-from omlx.bench.drive import Driven, divergence
+from lab.bench.cases import AUTO, OFF, CaseTrials, SpeculationCase
+from lab.bench.console import Json
+from lab.bench.drive import Driven, divergence
 from omlx.measure.sample import Sample, checksum, total
 from omlx.measure.spread import Series, geometric_mean
 from omlx.records import RequestStats, sum_drafters

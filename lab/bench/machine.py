@@ -1,12 +1,14 @@
-"""`omlx doctor --bench`: a machine's page of measurements with a model, within ten minutes.
+"""`python -m lab.bench machine`: a machine's page of measurements with a model, within ten minutes.
 
 Passes by width, decoding, exactness, long prompts, the cost of a pause: all through the engine's
-own calibration, passes and prefill chunks.
+own calibration, passes and prefill chunks. One block to paste, headed by facts of the machine.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,21 +17,39 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.bench import kernels
-from omlx.bench.cases import MODES
-from omlx.bench.console import Progress
-from omlx.bench.drive import NO_SPECULATION, request, run, settle
-from omlx.bench.exact import HEAD as EXACT_HEAD
-from omlx.bench.exact import compare, questions, tolerance_of
-from omlx.bench.kernels import Expired, Part, Row, run_parts
-from omlx.bench.subject import Subject
+from lab.bench import kernels
+from lab.bench.cases import MODES
+from lab.bench.console import Progress
+from lab.bench.drive import NO_SPECULATION, request, settle
+from lab.bench.drive import run as run_requests
+from lab.bench.exact import HEAD as EXACT_HEAD
+from lab.bench.exact import compare, questions, tolerance_of
+from lab.bench.kernels import Expired, Part, Row, run_parts
+from lab.bench.subject import Subject, read_subject
+from omlx.cli.arguments import configured, find_model
+from omlx.cli.doctor import machine_chapters, machine_warnings, write_chapters
+from omlx.cli.serve.address import find_server
 from omlx.engine.calibration import STRIDE, Calibration
 from omlx.engine.device.gpu import INTERVAL_S, evaluate_little
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
+from omlx.errors import ModelError, OmlxError
+from omlx.machine import read_machine
 from omlx.measure.spread import Series
+from omlx.models.catalog.registry import ModelEntry
+from omlx.models.pool.footprint import limit_bytes
+from omlx.settings.layers import add_flags
+from omlx.settings.schema import Group
+
+DEMO: Final = "omlx-demo/target"
+DEMO_DRAFT: Final = "omlx-demo/draft"
+
+BESIDE: Final = """\
+A server is running on this machine: what it computes meanwhile falsifies these figures. Stop it
+first.
+"""
 
 BATCHES: Final = (1, 2, 4)
 TRIALS: Final = 3
@@ -52,6 +72,47 @@ MEMORY_SHARE: Final = 0.8
 
 PAUSE_S: Final = 3.0
 PAUSES: Final = ("none", f"{PAUSE_S:g} s", f"{PAUSE_S:g} s, kept warm")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags to `parser`."""
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a model on this machine; else the bundled pair"
+    )
+    add_flags(parser, [Group.SERVER, Group.MODELS])
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the page. Returns 2 if the model cannot be loaded."""
+    name = args.model or DEMO
+    try:
+        configuration = configured(args)
+        settings, machine = configuration.current.resolve().settings, read_machine()
+        entry = find_model(name, configuration)
+        draft = None if args.model else find_model(DEMO_DRAFT, configuration).path
+        _check_room(entry, limit_bytes(settings.memory_limit))
+        subject = read_subject(entry.path, draft, dtype=settings.dtype)
+    except (OmlxError, OSError, ValueError) as error:
+        sys.stderr.write(f"{name}: {error}\n")
+        return 2
+    sys.stdout.write("```\n")
+    write_chapters({**machine_chapters(machine, settings), "warnings": machine_warnings(machine)})
+    if find_server(settings.home) is not None:
+        sys.stdout.write(f"{BESIDE}\n")
+    for text in page(subject, BUDGET_S):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()  # what is measured next may end the process
+    sys.stdout.write("```\n")
+    return 0
+
+
+def _check_room(entry: ModelEntry, limit: int) -> None:
+    """Raise ModelError if the weights exceed the memory limit."""
+    weights = sum(file.stat().st_size for file in entry.files.weights)
+    if weights > limit:
+        need_gb, limit_gb = (round(count / (1 << 30), 2) for count in (weights, limit))
+        sizes = {"need_gb": need_gb, "limit_gb": limit_gb, "used_gb": 0.0}
+        raise ModelError("model.no_room", param="model", model=entry.id, **sizes)
 
 
 def widths(subject: Subject, seconds: float) -> Part:
@@ -95,11 +156,11 @@ def _decoding(subject: Subject, progress: Progress, expired: Expired) -> Iterato
     for rows in BATCHES:
         prompts = [subject.prompts[row % len(subject.prompts)] for row in range(rows)]
         asked = [request(prompt, ANSWER) for prompt in prompts]
-        run(subject.loop, [request(prompt, 4) for prompt in prompts])  # compiles kernels
+        run_requests(subject.loop, [request(prompt, 4) for prompt in prompts])  # compiles kernels
         rates: list[float] = []
         for _ in range(TRIALS):
             settle()
-            rates.append(run(subject.loop, asked).rate)
+            rates.append(run_requests(subject.loop, asked).rate)
             progress.tick()
             if expired():
                 break
@@ -189,18 +250,18 @@ def _pauses(
     subject: Subject, sleep: Callable[[float], None], progress: Progress, expired: Expired
 ) -> Iterator[Row]:
     asked = [request(subject.prompts[0][:8], 4)]
-    run(subject.loop, asked)
+    run_requests(subject.loop, asked)
     for pause in PAUSES:
         times: list[float] = []
         for _ in range(TRIALS):
-            run(subject.loop, asked)
+            run_requests(subject.loop, asked)
             if pause == PAUSES[1]:
                 sleep(PAUSE_S)
             elif pause == PAUSES[2]:
                 for _ in range(int(PAUSE_S / INTERVAL_S)):
                     sleep(INTERVAL_S)
                     evaluate_little()
-            times.append(1e3 * run(subject.loop, asked).total_s)
+            times.append(1e3 * run_requests(subject.loop, asked).total_s)
             progress.tick()
             if expired():
                 break

@@ -16,8 +16,8 @@ from typing import Final, TypeAlias
 
 import mlx.core as mx
 
-from omlx.bench.console import Progress, table
-from omlx.bench.subject import GROUP_SIZE
+from lab.bench.console import Progress, table
+from lab.bench.subject import GROUP_SIZE
 from omlx.engine.device_errors import isolate
 
 Row: TypeAlias = tuple[str, ...]

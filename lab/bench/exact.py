@@ -1,4 +1,4 @@
-"""`omlx bench exact`: every mode against plain decoding, token by token, in any weights.
+"""`python -m lab.bench exact`: every mode against plain decoding, token by token, in any weights.
 
 Every differing answer is listed with its first difference and the distance of the tie there. A
 difference that was no near-tie is a bug. Adaptive modes get fixed costs under which speculation
@@ -22,13 +22,13 @@ from typing import Final
 
 import mlx.core as mx
 
-from omlx.bench.cases import PLAIN, LearnedStates, Mode, SpeculationCase, chosen_modes, requests
-from omlx.bench.console import Json, Progress, not_negative, positive, table, write_json
-from omlx.bench.drive import Divergence, Driven, divergence, drive, fixed_costs
-from omlx.bench.drive import run as run_requests
-from omlx.bench.speculation import add_case_arguments
-from omlx.bench.subject import Subject, read_subject
-from omlx.bench.workloads import WORKLOADS
+from lab.bench.cases import PLAIN, LearnedStates, Mode, SpeculationCase, chosen_modes, requests
+from lab.bench.console import Json, Progress, not_negative, positive, table, write_json
+from lab.bench.drive import Divergence, Driven, divergence, drive, fixed_costs
+from lab.bench.drive import run as run_requests
+from lab.bench.report import add_case_arguments
+from lab.bench.subject import Subject, read_subject
+from lab.bench.workloads import WORKLOADS
 from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.device.facts import ModelFacts, facts_of, measure_exactness, probed

@@ -15,8 +15,8 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_lm import load
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear
 
-from omlx.bench.console import Json
-from omlx.bench.workloads import encode
+from lab.bench.console import Json
+from lab.bench.workloads import encode
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.types import Limits

@@ -1,8 +1,7 @@
-"""`omlx bench` as a user runs it, and its progress on a terminal and in a log."""
+"""`python -m lab.bench` as a user runs it, and its progress on a terminal and in a log."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import signal
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.cli import add_arguments, run
-from omlx.bench.console import Progress
+from lab.bench.__main__ import COMMANDS, main, parsed
+from lab.bench.console import Progress
 from omlx.models.catalog.discovery import BUNDLED
 from tests.clock import Clock
 
@@ -19,20 +18,22 @@ DRAFT = BUNDLED / "omlx-demo/draft"
 MODEL = ("--model", str(DRAFT))
 
 
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(arguments)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed([command, "--help"])
+    assert ended.value.code == 0
+    assert f"python -m lab.bench {command}" in capsys.readouterr().out
 
 
 def test_speculation_has_a_short_name() -> None:
-    assert parse("spec", *MODEL).run_benchmark == parse("speculation", *MODEL).run_benchmark
+    assert parsed(["spec", *MODEL]).run == parsed(["speculation", *MODEL]).run
 
 
 def test_termination_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        assert run(parse("spec", *MODEL, "--modes", "draft 4")) == 2
+        assert main(["spec", *MODEL, "--modes", "draft 4"]) == 2
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -43,7 +44,7 @@ def test_a_folder_without_weights_is_reported_in_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text((DRAFT / "config.json").read_text())
-    assert run(parse(command, "--model", str(tmp_path))) == 2
+    assert main([command, "--model", str(tmp_path)]) == 2
     printed = capsys.readouterr().err
     assert "safetensors" in printed
     assert "Traceback" not in printed
@@ -65,14 +66,14 @@ def test_bad_flags_are_named(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
-        parse("spec", *arguments)
+        parsed(["spec", *arguments])
     assert exit_.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def test_numbers() -> None:
-    assert parse("spec", *MODEL, "--streams", "1-4").streams == (1, 2, 3, 4)
-    assert parse("spec", *MODEL, "--streams", "8,2,8").streams == (2, 8)
+    assert parsed(["spec", *MODEL, "--streams", "1-4"]).streams == (1, 2, 3, 4)
+    assert parsed(["spec", *MODEL, "--streams", "8,2,8"]).streams == (2, 8)
 
 
 def work(progress: Progress, clock: Clock, units: int, seconds: float) -> None:

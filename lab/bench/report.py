@@ -1,4 +1,4 @@
-"""`omlx bench speculation`: settings, cases and time limit, and the report."""
+"""Speculation against plain decoding: settings, cases and time limit, and the report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import chain
 from math import inf, isnan
 from typing import Any, Final
 
-from omlx.bench.cases import (
+from lab.bench.cases import (
     MODE_NAMES,
     MODES,
     CaseTrials,
@@ -21,7 +21,7 @@ from omlx.bench.cases import (
     chosen_modes,
     measure,
 )
-from omlx.bench.console import (
+from lab.bench.console import (
     Json,
     Progress,
     add,
@@ -33,9 +33,9 @@ from omlx.bench.console import (
     table,
     write_json,
 )
-from omlx.bench.outcome import MODEL, Comparison, Outcome, auto_against_fixed, declared_draft_length
-from omlx.bench.subject import Subject, read_subject, untrained
-from omlx.bench.workloads import WORKLOAD_NAMES, WORKLOADS
+from lab.bench.outcome import MODEL, Comparison, Outcome, auto_against_fixed, declared_draft_length
+from lab.bench.subject import Subject, read_subject, untrained
+from lab.bench.workloads import WORKLOAD_NAMES, WORKLOADS
 
 CONTEXT: Final = 600
 """Tokens — default length of prompt and answer."""

@@ -12,18 +12,18 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from omlx.bench.cases import MODES, CaseTrials, LearnedStates, SpeculationCase, Trial
-from omlx.bench.console import write_json
-from omlx.bench.drive import Divergence, Driven, divergence, plain_scores, request, run
-from omlx.bench.outcome import Outcome, declared_draft_length
-from omlx.bench.speculation import SpeculationReport, row
-from omlx.bench.subject import Subject, untrained
-from omlx.bench.workloads import WORKLOADS
+from lab.bench.cases import MODES, CaseTrials, LearnedStates, SpeculationCase, Trial
+from lab.bench.console import write_json
+from lab.bench.drive import Divergence, Driven, divergence, plain_scores, request, run
+from lab.bench.outcome import Outcome, declared_draft_length
+from lab.bench.report import SpeculationReport, row
+from lab.bench.subject import Subject, untrained
+from lab.bench.workloads import WORKLOADS
+from lab.tests.subjects import PROMPTS, subject
 from omlx.engine.device.model import weight_bytes
 from omlx.errors import OmlxError, Overloaded
 from omlx.measure.sample import Sample
 from omlx.measure.spread import Series
-from tests.bench.subjects import PROMPTS, subject
 
 ANSWER = (1, 2, 3, 4)
 OVERLOADED = Overloaded("engine.queue_full", waiting=1, limit=1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench.workloads import WORKLOADS, Workload, names, questions, renamed, uses, vary
+from lab.bench.workloads import WORKLOADS, Workload, names, questions, renamed, uses, vary
 from omlx.measure.texts import TEXTS
 
 CONTEXT = 600

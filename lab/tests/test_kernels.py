@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from omlx.bench.console import Progress
-from omlx.bench.kernels import Expired, Part, Row, run_parts
+from lab.bench.console import Progress
+from lab.bench.kernels import Expired, Part, Row, run_parts
 from tests.clock import Clock
 
 

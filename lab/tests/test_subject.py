@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from omlx.bench.subject import read_subject
+from lab.bench.subject import read_subject
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.opening import open_model
 

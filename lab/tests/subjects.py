@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omlx.bench.subject import Subject
+from lab.bench.subject import Subject
 from tests.zoo import VOCAB_SIZE, build, noisy_copy
 
 PROMPTS = [(1, 2, 3, 4, 5, 6, 7), (9, 8, 7, 6, 5), (11, 12, 13)]

@@ -19,7 +19,7 @@ import mlx.core as mx
 from mlx_lm.generate import generation_stream
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.bench.subject import Subject
+from lab.bench.subject import Subject
 from omlx.draft_length import DraftLength
 from omlx.engine.device.sampling import noise_key
 from omlx.engine.loop import EngineLoop

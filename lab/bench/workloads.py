@@ -1,4 +1,4 @@
-"""Workloads of `omlx bench speculation`: from verbatim copies to text without any pattern.
+"""Workloads of `python -m lab.bench speculation`: from verbatim copies to text without any pattern.
 
 Prompts come from a generator seeded with the trial that draws snippets, names and numbers: trials
 do not repeat one another, and two runs of the benchmark ask the same. No text is from Python's
@@ -13,9 +13,13 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
-from omlx.measure.texts import FUNCTION_SEPARATOR, read_sections
+from omlx.measure.texts import FUNCTION_SEPARATOR, SEPARATOR, read_sections
+
+TEXTS: Final = Path(__file__).resolve().parent / "texts"
+"""Prose, words and the fixed prompts; functions are those of the server's benchmark."""
 
 SLACK: Final = 48
 """Tokens by which an answer may exceed the text to repeat."""
@@ -181,7 +185,7 @@ def _reasoning(maker: QuestionMaker) -> Question:
 
 def _prose(maker: QuestionMaker) -> Question:
     """Continue a story, sampled, to full length: a small model would stop too early."""
-    text = maker.rng.choice(read_sections("prose.txt", "\n\n"))
+    text = maker.rng.choice(_sections("prose.txt", "\n\n"))
     request = f"Continue this story about {maker.words(3)}.\n\n{text}"
     return Question([_user(request)], maker.context * 2 // 5, temperature=0.9, ends=False)
 
@@ -241,7 +245,11 @@ def _declare(name: str, parameter: str) -> Message:
 
 
 def _words() -> tuple[str, ...]:
-    return read_sections("words.txt", " ")
+    return _sections("words.txt", " ")
+
+
+def _sections(name: str, separator: str = SEPARATOR) -> tuple[str, ...]:
+    return read_sections(str(TEXTS / name), separator)
 
 
 PROMPTS: Final = ("edit", "open")
@@ -250,7 +258,7 @@ Message = dict[str, Any]
 
 
 def prompts(workload: str) -> tuple[str, ...]:
-    return read_sections(f"{workload}.txt")
+    return _sections(f"{workload}.txt")
 
 
 def encode(tokenizer: Any, workload: str = "edit") -> list[tuple[int, ...]]:

@@ -1,16 +1,17 @@
-"""`omlx bench exact`: what it compares, what it lists, when it fails."""
+"""Speculation in bfloat16 and 4 bit: tokens are those of plain decoding but for near-ties, and all
+of them if strict, as `python -m lab.bench exact` compares them.
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlx.bench.cli import add_arguments, run
-from omlx.bench.drive import fixed_costs, flat
+from lab.bench.__main__ import main
+from lab.bench.drive import fixed_costs, flat
 from omlx.engine.step.plan import Read
 from omlx.models.catalog.discovery import BUNDLED
 
@@ -22,10 +23,8 @@ def compared(
     file: Path, model: str, *arguments: str, modes: str = MODES, status: int = 0
 ) -> list[dict[str, Any]]:
     """Return the command's record of each mode."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     models = ("--model", str(DEMO / model), "--draft", str(DEMO / "draft"), "--json", str(file))
-    assert run(parser.parse_args(["exact", *models, "--modes", modes, *arguments])) == status
+    assert main(["exact", *models, "--modes", modes, *arguments]) == status
     comparisons: list[dict[str, Any]] = json.loads(file.read_text())["modes"]
     return comparisons
 
@@ -88,10 +87,8 @@ def test_a_verification_that_accepts_too_much_is_found(
 
 def strictly(file: Path, *arguments: str) -> dict[str, Any]:
     """Return the command's record of strict answers."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
     models = ("--model", str(DEMO / "target"), "--draft", str(DEMO / "draft"), "--json", str(file))
-    assert run(parser.parse_args(["exact", *models, *arguments])) == 0
+    assert main(["exact", *models, *arguments]) == 0
     record: dict[str, Any] = json.loads(file.read_text())["strict"]
     return record
 

@@ -1,32 +1,25 @@
-"""`omlx bench speculation` on a bundled model: its report, and that tokens are the same."""
+"""`python -m lab.bench speculation`: its report, and that tokens are the same."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from omlx.bench.cli import add_arguments, run
+from lab.bench.__main__ import main
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import window_from_bench
 
 DRAFT = BUNDLED / "omlx-demo/draft"
 MODEL = ("--model", str(DRAFT), "--dtype", "float32")
-SMALL = (*MODEL, "--trials", "1", "--context", "120")
-
-
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return parser.parse_args(["speculation", *arguments])
+SMALL = ("speculation", *MODEL, "--trials", "1", "--context", "120", "--widths", "2,5")
 
 
 def reported(file: Path, *arguments: str) -> dict[str, Any]:
     """Run the command and return its JSON."""
-    assert run(parse(*SMALL, *arguments, "--json", str(file))) == 0
+    assert main([*SMALL, *arguments, "--json", str(file)]) == 0
     report: dict[str, Any] = json.loads(file.read_text())
     return report
 
@@ -68,14 +61,14 @@ def test_without_a_draft_only_prompt_lookup_is_measured(tmp_path: Path) -> None:
 
 def test_a_report_out_of_time_names_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     size = ("--modes", "ngram", "--workloads", "tools,prose", "--streams", "1", "--budget", "0")
-    assert run(parse(*SMALL, *size)) == 0
+    assert main([*SMALL, *size]) == 0
     printed = capsys.readouterr().out
     assert "model: tools, ngram: 0 of 1 trials" in printed
     assert "model: prose, ngram: 0 of 1 trials" in printed
 
 
 def test_a_mode_that_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parse(*SMALL, "--modes", "ngram,draft 4,chain")) == 2
+    assert main([*SMALL, "--modes", "ngram,draft 4,chain"]) == 2
     assert capsys.readouterr().err.startswith("draft 4, chain: without a draft model")
 
 
@@ -93,5 +86,5 @@ def test_bad_values_are_named(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        parse(*SMALL, *arguments)
+        main([*SMALL, *arguments])
     assert message in capsys.readouterr().err

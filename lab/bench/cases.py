@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from omlx.bench.console import Progress
-from omlx.bench.drive import Driven, drive, request, settle
-from omlx.bench.subject import Subject
-from omlx.bench.workloads import Workload, encode_chat, questions
+from lab.bench.console import Progress
+from lab.bench.drive import Driven, drive, request, settle
+from lab.bench.subject import Subject
+from lab.bench.workloads import Workload, encode_chat, questions
 from omlx.draft_length import DraftLength
 from omlx.engine.device.model import cache_maker, weight_bytes
 from omlx.engine.speculation.cost_model import CostModel

@@ -1,4 +1,4 @@
-"""The page of `omlx doctor --bench`, on a bundled model: its tables hold what was measured."""
+"""`python -m lab.bench machine` on a bundled model: its tables hold what was measured."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from omlx.bench import kernels, machine
-from omlx.bench.console import Progress
-from omlx.bench.kernels import Part, Row
-from omlx.bench.machine import BUDGET_S, page, parts
-from omlx.bench.subject import Subject, read_subject
-from omlx.cli.main import main
+from lab.bench import kernels, machine
+from lab.bench.__main__ import main
+from lab.bench.console import Progress
+from lab.bench.kernels import Part, Row
+from lab.bench.machine import BUDGET_S, page, parts
+from lab.bench.subject import Subject, read_subject
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.test_main import Capture, alone
 
@@ -110,11 +110,11 @@ def test_the_parts_fit_into_the_budget(subject: Subject) -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time to measure anything."""
-    monkeypatch.setattr("omlx.bench.machine.BUDGET_S", 0.0)
+    monkeypatch.setattr("lab.bench.machine.BUDGET_S", 0.0)
 
 
 def test_the_command_prints_one_block_to_paste(alone: Path, short: None, capsys: Capture) -> None:
-    assert main(["doctor", "--bench"]) == 0
+    assert main(["machine"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("```\nMachine\n")
     assert shown.endswith("No time was left.\n\n```\n")
@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OMLX_MEMORY_LIMIT", limit)
-    assert main(["doctor", "--bench", name]) == 2
+    assert main(["machine", name]) == 2
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.out == ""
