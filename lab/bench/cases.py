@@ -9,6 +9,7 @@ Every trial asks new questions; both sides of a pair answer the same ones.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from lab.bench.console import Progress
+from lab.bench.console import Progress, add, one_of, positive
 from lab.bench.drive import Driven, drive, request, settle
 from lab.bench.subject import Subject
-from lab.bench.workloads import Workload, encode_chat, questions
+from lab.bench.workloads import WORKLOAD_NAMES, Workload, encode_chat, questions
 from omlx.draft_length import DraftLength
 from omlx.engine.device.model import cache_maker, weight_bytes
 from omlx.engine.speculation.cost_model import CostModel
@@ -80,6 +81,22 @@ def chosen_modes(names: tuple[str, ...] | None, *, draft: bool) -> tuple[Mode, .
             "there is nothing to measure"
         )
     return modes
+
+
+def add_case_arguments(parser: argparse.ArgumentParser, *, trials: int, context: int) -> None:
+    """Add the flags of models, workloads and modes, with defaults `trials` and `context`."""
+    add(parser, "--model", "--draft", "--dtype", "--quantize", "--json")
+    for flag, names, default in (
+        ("--workloads", WORKLOAD_NAMES, WORKLOAD_NAMES),
+        ("--modes", MODE_NAMES, None),
+    ):
+        text = f"of {','.join(names)}"
+        parser.add_argument(flag, type=one_of(names), default=default, metavar="NAME,…", help=text)
+    for flag, number, text in (
+        ("--trials", trials, "default %(default)s"),
+        ("--context", context, "tokens of prompt and answer, about"),
+    ):
+        parser.add_argument(flag, type=positive, default=number, metavar="N", help=text)
 
 
 class LearnedStates:

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import plot
-from lab.bench.report import EVERYTHING, FORMAT, MISSING
-from lab.bench.speculation import FULL_LEGEND
+from lab.bench.report import EVERYTHING, FORMAT, LEGEND, MISSING
 
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"
@@ -113,7 +112,7 @@ def _tables(tables: Sequence[dict[str, Any]]) -> Iterator[str]:
     for table in tables:
         rows = _markdown(table["rows"])
         if table["title"] == EVERYTHING:
-            legend = FULL_LEGEND.replace("\n", " ")
+            legend = LEGEND.replace("\n", " ")
             summary = f"<details><summary>{EVERYTHING}</summary>"
             folded.append(f"{summary}\n\n{legend}\n\n{rows}\n\n</details>")
         else:

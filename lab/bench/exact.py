@@ -22,11 +22,18 @@ from typing import Final
 
 import mlx.core as mx
 
-from lab.bench.cases import PLAIN, LearnedStates, Mode, SpeculationCase, chosen_modes, requests
+from lab.bench.cases import (
+    PLAIN,
+    LearnedStates,
+    Mode,
+    SpeculationCase,
+    add_case_arguments,
+    chosen_modes,
+    requests,
+)
 from lab.bench.console import Json, Progress, not_negative, positive, table, write_json
 from lab.bench.drive import Divergence, Driven, divergence, drive, fixed_costs
 from lab.bench.drive import run as run_requests
-from lab.bench.report import add_case_arguments
 from lab.bench.subject import Subject, read_subject
 from lab.bench.workloads import WORKLOADS
 from omlx.draft_length import DraftLength

@@ -127,7 +127,6 @@ class Outcome:
             "reasons": self.reasons,
             "gates": self.gates,
             "drafters": self.drafters,
-            "perfect_lookup": None,
             "busy": self.busy,
         }
 
@@ -177,6 +176,9 @@ def _drafters(stats: Iterable[RequestStats]) -> dict[str, Json]:
 
 MODEL: Final = "model"
 """Role of the measured model in reports."""
+
+HYBRID: Final = "hybrid"
+"""Role of a hybrid that recites the model's answers."""
 
 AS_GOOD: Final = 0.97
 """Share of the best mean speed-up — draft lengths above this share count as equally good."""
@@ -230,6 +232,20 @@ def auto_against_fixed(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
             gains[OFF] = Series((1.0,) * len(auto.gain.values))
             best = max(gains, key=lambda name: gains[name].median)
             yield Comparison.of(auto, best, gains[best])
+
+
+def hybrid_against_twin(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
+    """Compare single streams of the hybrid with those of the attention model."""
+    twins = {}
+    for outcome in outcomes:
+        case = outcome.case
+        if (case.role, case.streams) == (MODEL, 1):
+            twins[case.workload.name, case.mode.name] = outcome.gain
+    for outcome in outcomes:
+        case = outcome.case
+        twin = twins.get((case.workload.name, case.mode.name))
+        if (case.role, case.streams) == (HYBRID, 1) and twin is not None:
+            yield Comparison.of(outcome, MODEL, twin)
 
 
 def declared_draft_length(outcomes: Sequence[Outcome]) -> Json | None:

@@ -1,176 +1,24 @@
-"""Speculation against plain decoding: settings, cases and time limit, and the report."""
+"""The report of speculation against plain decoding: tables, JSON, legend."""
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import inf, isnan
-from typing import Any, Final
+from typing import Final
 
-from lab.bench.cases import (
-    MODE_NAMES,
-    MODES,
-    CaseTrials,
-    LearnedStates,
-    SpeculationCase,
-    chosen_modes,
-    measure,
+from lab.bench.console import Json, environment, table
+from lab.bench.oracle import LookupBound
+from lab.bench.outcome import (
+    Comparison,
+    Outcome,
+    auto_against_fixed,
+    declared_draft_length,
+    hybrid_against_twin,
 )
-from lab.bench.console import (
-    Json,
-    Progress,
-    add,
-    environment,
-    not_negative,
-    numbers,
-    one_of,
-    positive,
-    table,
-    write_json,
-)
-from lab.bench.outcome import MODEL, Comparison, Outcome, auto_against_fixed, declared_draft_length
-from lab.bench.subject import Subject, read_subject, untrained
-from lab.bench.workloads import WORKLOAD_NAMES, WORKLOADS
-
-CONTEXT: Final = 600
-"""Tokens — default length of prompt and answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationSettings:
-    """`context`: tokens of prompt and answer that workloads aim at.
-
-    `budget`: minutes to measure; None for no limit.
-    """
-
-    workloads: tuple[str, ...]
-    modes: tuple[str, ...]
-    streams: tuple[int, ...]
-    trials: int
-    context: int
-    budget: float | None
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_case_arguments(parser, trials=9, context=CONTEXT)
-    parser.add_argument(
-        "--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time"
-    )
-    parser.add_argument(
-        "--budget", type=not_negative, metavar="MINUTES", help="stop measuring after this long"
-    )
-
-
-def add_case_arguments(parser: argparse.ArgumentParser, *, trials: int, context: int) -> None:
-    """Add the flags of models, workloads and modes, with defaults `trials` and `context`."""
-    add(parser, "--model", "--draft", "--dtype", "--quantize", "--json")
-    for flag, names, default in (
-        ("--workloads", WORKLOAD_NAMES, WORKLOAD_NAMES),
-        ("--modes", MODE_NAMES, None),
-    ):
-        text = f"of {','.join(names)}"
-        parser.add_argument(flag, type=one_of(names), default=default, metavar="NAME,…", help=text)
-    for flag, number, text in (
-        ("--trials", trials, "default %(default)s"),
-        ("--context", context, "tokens of prompt and answer, about"),
-    ):
-        parser.add_argument(flag, type=positive, default=number, metavar="N", help=text)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, write the file, print the tables. Returns 2 for incompatible models."""
-    load_before = os.getloadavg()
-    try:
-        settings = read_settings(args)
-        subject = read_subject(args.model, args.draft, dtype=args.dtype, bits=args.quantize)
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    cases = build_cases(subject, untrained(subject.draft), settings)
-    measured = run_cases(cases, settings)
-    conversions = {"dtype": args.dtype, "quantize": args.quantize}
-    report = SpeculationReport(**report_fields({MODEL: subject}, settings, measured, load_before))
-    report.settings.update(conversions)
-    write_json(args.json, report.to_json())
-    sys.stdout.write(report.to_text())
-    return 0
-
-
-def read_settings(args: argparse.Namespace) -> SpeculationSettings:
-    """Parse the settings. Raises ValueError if a mode needs a draft model and none is given."""
-    modes = chosen_modes(args.modes, draft=args.draft is not None)
-    return SpeculationSettings(
-        workloads=args.workloads,
-        modes=tuple(mode.name for mode in modes),
-        streams=args.streams,
-        trials=args.trials,
-        context=args.context,
-        budget=args.budget,
-    )
-
-
-def build_cases(
-    subject: Subject, random_draft: Any | None, settings: SpeculationSettings, role: str = MODEL
-) -> list[SpeculationCase]:
-    """Return a case for each number of streams, workload and mode."""
-    states = LearnedStates(subject, random_draft)
-    workloads = [workload for workload in WORKLOADS if workload.name in settings.workloads]
-    modes = [mode for mode in MODES if mode.name in settings.modes]
-    cases = []
-    for streams in settings.streams:
-        for workload in workloads:
-            for mode in modes:
-                cases.append(
-                    SpeculationCase(
-                        role, subject, states, workload, mode, streams, settings.context
-                    )
-                )
-    return cases
-
-
-def run_cases(
-    cases: list[SpeculationCase],
-    settings: SpeculationSettings,
-    before: Callable[[Progress], None] = lambda progress: None,
-) -> list[CaseTrials]:
-    """Run `before`, then measure all cases, together within the budget."""
-    deadline = None
-    if settings.budget is not None:
-        deadline = time.monotonic() + 60 * settings.budget
-    with Progress(len(cases) * (settings.trials + 1), "pair", deadline) as progress:
-        before(progress)
-        return measure(cases, settings.trials, progress, deadline)
-
-
-def report_fields(
-    subjects: Mapping[str, Subject],
-    settings: SpeculationSettings,
-    measured: list[CaseTrials],
-    load_before: tuple[float, ...],
-) -> dict[str, Any]:
-    """Return the fields of a report; `subjects` by role."""
-    outcomes, missing = [], []
-    for entry in measured:
-        result = Outcome.of(entry)
-        timed = 0
-        if result is not None:
-            outcomes.append(result)
-            timed = len(result.gain.known)
-        if timed < settings.trials:
-            missing.append(f"{entry.case.name}: {timed} of {settings.trials} trials")
-    return {
-        "settings": asdict(settings),
-        "models": {role: subject.describe() for role, subject in subjects.items()},
-        "outcomes": outcomes,
-        "missing": missing,
-        "load_before": load_before,
-    }
-
+from lab.bench.round_costs import PassCosts
+from omlx.engine.speculation.drafters.ngram import NgramDrafter
 
 FORMAT: Final = "omlx-bench-spec/1"
 EVERYTHING: Final = "All figures"
@@ -199,12 +47,31 @@ COMPARISON_HEAD: Final = (
     "its speed-up",
     "ratio within trials",
 )
+BOUND_HEAD: Final = (
+    "model",
+    "workload",
+    "mode",
+    "coverage",
+    "oracle",
+    "reached",
+    "coverage alone",
+    "reached",
+)
+PASS_HEAD: Final = (
+    "draft length",
+    "round / plain step",
+    "prompt lookup",
+    "draft model",
+)
 LEGEND: Final = """\
 Δ: change against plain decoding, median over trials of the ratio within each; spread: its least and
 greatest value. tok/s: from the first tokens on, until one of several streams ends; wall: with
 prefill. cold: the first request that the mode ever saw. tokens: checksum of all answers; = the same
 as plain decoding, else the number of answers that differ and the largest margin between the
-candidates, in logits. busy: other programs kept the processors so busy that there is no figure."""
+candidates, in logits. busy: other programs kept the processors so busy that there is no figure.
+Oracle: it knows where and how far to copy; reached: the speed-up as a share of its own (a draft
+model can exceed it). Coverage alone: the best draft length if as many tokens are proposed correctly
+but rejections fall anywhere (streams 1). Break-even –: no acceptance rate would do."""
 BUSY: Final = "busy"
 MISSING: Final = "Fewer trials than requested (out of time, or answers too short to be timed)"
 
@@ -213,7 +80,10 @@ TableRows = list[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """`missing`: cases with fewer trials than requested; `title`: heading in a document."""
+    """`missing`: cases with fewer trials than requested; `title`: heading in a document.
+
+    `passes` by role; `bounds` by the outcome's case name, for single streams.
+    """
 
     settings: Json
     models: Json
@@ -221,6 +91,8 @@ class SpeculationReport:
     missing: Sequence[str]
     load_before: tuple[float, ...]
     title: str = "Measured"
+    passes: Mapping[str, PassCosts] = field(default_factory=dict)
+    bounds: Mapping[str, LookupBound] = field(default_factory=dict)
 
     @property
     def quiet(self) -> list[Outcome]:
@@ -232,27 +104,28 @@ class SpeculationReport:
         for title, rows in self.tables():
             tables.append({"title": title, "rows": list(map(list, rows))})
         comparisons = auto_against_fixed(self.quiet)
+        twins = hybrid_against_twin(self.outcomes)
         return {
             "format": FORMAT,
             **environment(self.load_before),
             "title": self.title,
             "settings": self.settings,
             "models": self.models,
-            "passes": {},
-            "results": [outcome.to_json() for outcome in self.outcomes],
+            "passes": {role: passes.to_json() for role, passes in self.passes.items()},
+            "results": list(map(self._result, self.outcomes)),
             "auto_against_best_fixed": [comparison.to_json() for comparison in comparisons],
-            "hybrid_against_twin": [],
+            "hybrid_against_twin": [comparison.to_json() for comparison in twins],
             "draft_window": declared_draft_length(self.quiet),
             "missing": list(self.missing),
             "tables": tables,
-            "divergences": list(divergence_lines(self.outcomes)),
+            "divergences": list(_divergence_lines(self.outcomes)),
         }
 
-    def to_text(self, legend: str = LEGEND) -> str:
+    def to_text(self) -> str:
         parts = [f"{title}\n\n{table(rows)}" for title, rows in self.tables()]
         if self.outcomes:
-            parts.append(legend)
-        parts += [f"First difference: {line}" for line in divergence_lines(self.outcomes)]
+            parts.append(LEGEND)
+        parts += [f"First difference: {line}" for line in _divergence_lines(self.outcomes)]
         if self.missing:
             parts.append(f"{MISSING}: {'; '.join(self.missing)}")
         return "\n\n".join(parts) + "\n"
@@ -262,13 +135,43 @@ class SpeculationReport:
         if self.outcomes:
             yield EVERYTHING, [HEAD, *map(row, self.outcomes)]
         yield from _overviews(self.outcomes)
-        yield from comparison_table(
+        bounds = list(self._bound_rows())
+        if bounds:
+            yield "Upper bound of prompt lookup", [BOUND_HEAD, *bounds]
+        yield from _comparison_table(
             "auto against the best fixed draft length", auto_against_fixed(self.quiet)
         )
+        yield from _comparison_table(
+            "The hybrid against its attention twin, both writing the twin's answers",
+            hybrid_against_twin(self.outcomes),
+        )
+        for role, passes in self.passes.items():
+            yield f"Break-even acceptance rate by draft length ({role})", _pass_rows(passes)
+
+    def _result(self, outcome: Outcome) -> Json:
+        bound = self.bounds.get(outcome.case.name)
+        return {**outcome.to_json(), "perfect_lookup": None if bound is None else bound.to_json()}
+
+    def _bound_rows(self) -> Iterator[tuple[str, ...]]:
+        for outcome in self.outcomes:
+            bound = self.bounds.get(outcome.case.name)
+            if bound is None or NgramDrafter.kind not in outcome.drafters:
+                continue
+            case = outcome.case
+            yield (
+                case.role,
+                case.workload.name,
+                case.mode.name,
+                _percent(bound.bound.coverage),
+                f"{bound.bound.speedup:.2f}",
+                _percent(bound.reached.median),
+                f"{bound.allowed:.2f}",
+                _percent(outcome.gain.median / bound.allowed),
+            )
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
-    case, accepted = outcome.case, percent(outcome.sample.acceptance_rate)
+    case, accepted = outcome.case, _percent(outcome.sample.acceptance_rate)
     figures: tuple[str, ...] = (BUSY, "–", accepted, "–", "–", "–", "–")
     if not outcome.busy:
         figures = (
@@ -292,7 +195,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def comparison_table(
+def _comparison_table(
     title: str, comparisons: Iterator[Comparison]
 ) -> Iterator[tuple[str, TableRows]]:
     rows = [comparison.cells for comparison in comparisons]
@@ -300,14 +203,14 @@ def comparison_table(
         yield title, [COMPARISON_HEAD, *rows]
 
 
-def divergence_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def _divergence_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for outcome in outcomes:
         for found in outcome.divergences:
             place = f"trial {found.trial}, answer {found.answer}, token {found.token}"
             yield f"{outcome.case.name}: {place}, margin {found.margin:.1e}"
 
 
-def percent(share: float | None) -> str:
+def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
@@ -336,3 +239,12 @@ def _tokens(outcome: Outcome) -> str:
 
 def _change(ratio: float) -> str:
     return "–" if isnan(ratio) else f"{100 * (ratio - 1):+.0f} %"
+
+
+def _pass_rows(passes: PassCosts) -> TableRows:
+    columns = len(PASS_HEAD) - (passes.draft is None)
+    rows: TableRows = [PASS_HEAD[:columns]]
+    for k, cost, lookup, draft in passes.rows():
+        cells = (str(k), f"{cost:.2f}", _percent(lookup), _percent(draft))
+        rows.append(cells[:columns])
+    return rows

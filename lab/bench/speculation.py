@@ -1,4 +1,4 @@
-"""`python -m lab.bench speculation`: speculation, with upper bounds and hybrids.
+"""`python -m lab.bench speculation`: every mode against plain decoding, workload by workload.
 
 It measures what rounds cost, compares prompt lookup with its oracle and a hybrid with its
 attention twin, can inflate the models, and draws the speed-ups.
@@ -9,112 +9,60 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from lab.bench import inflate, plot
-from lab.bench import report as command
-from lab.bench.cases import CaseTrials, SpeculationCase
-from lab.bench.console import Json, Progress, model_dir, numbers, output, write_json
-from lab.bench.oracle import LookupBound, lookup_bound
-from lab.bench.outcome import MODEL, Comparison, Outcome
-from lab.bench.recital import Recital, Reciter
-from lab.bench.report import (
-    LEGEND,
-    SpeculationReport,
-    SpeculationSettings,
-    TableRows,
-    comparison_table,
-    percent,
+from lab.bench.cases import (
+    MODES,
+    CaseTrials,
+    LearnedStates,
+    SpeculationCase,
+    add_case_arguments,
+    chosen_modes,
+    measure,
 )
+from lab.bench.console import Progress, model_dir, not_negative, numbers, output, write_json
+from lab.bench.oracle import LookupBound, lookup_bound
+from lab.bench.outcome import HYBRID, MODEL, Outcome
+from lab.bench.recital import Recital, Reciter
+from lab.bench.report import SpeculationReport
 from lab.bench.round_costs import REPEATS, WIDTHS, PassCosts, draft_pass_seconds, round_costs
 from lab.bench.subject import Subject, read_subject, untrained
+from lab.bench.workloads import WORKLOADS
 from omlx.draft_length import MAX_DRAFT_LENGTH
-from omlx.engine.speculation.drafters.ngram import NgramDrafter
 
-HYBRID: Final = "hybrid"
-"""The role of the hybrid in reports."""
-
-BOUND_HEAD: Final = (
-    "model",
-    "workload",
-    "mode",
-    "coverage",
-    "oracle",
-    "reached",
-    "coverage alone",
-    "reached",
-)
-PASS_HEAD: Final = (
-    "draft length",
-    "round / plain step",
-    "prompt lookup",
-    "draft model",
-)
-FULL_LEGEND: Final = f"""\
-{LEGEND} Oracle: it knows where and how far to copy; reached: the speed-up as a share of its own (a
-draft model can exceed it). Coverage alone: the best draft length if as many tokens are proposed
-correctly but rejections fall anywhere (streams 1). Break-even –: no acceptance rate would do."""
+CONTEXT: Final = 600
+"""Tokens — default length of prompt and answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class FullReport(SpeculationReport):
-    """`passes` by role; `bounds` by the outcome's case name, for single streams."""
+class SpeculationSettings:
+    """`context`: tokens of prompt and answer that workloads aim at.
 
-    passes: Mapping[str, PassCosts] = field(default_factory=dict)
-    bounds: Mapping[str, LookupBound] = field(default_factory=dict)
+    `budget`: minutes to measure; None for no limit.
+    """
 
-    def to_json(self) -> Json:
-        report = SpeculationReport.to_json(self)
-        results = []
-        for outcome in self.outcomes:
-            result = outcome.to_json()
-            if outcome.case.name in self.bounds:
-                result["perfect_lookup"] = self.bounds[outcome.case.name].to_json()
-            results.append(result)
-        comparisons = hybrid_against_twin(self.outcomes)
-        report["passes"] = {role: passes.to_json() for role, passes in self.passes.items()}
-        report["results"] = results
-        report["hybrid_against_twin"] = [comparison.to_json() for comparison in comparisons]
-        return report
-
-    def tables(self) -> Iterator[tuple[str, TableRows]]:
-        tables = list(SpeculationReport.tables(self))
-        bounds = list(self._bound_rows())
-        if bounds:
-            place = sum(not title.startswith("auto against") for title, _ in tables)
-            tables.insert(place, ("Upper bound of prompt lookup", [BOUND_HEAD, *bounds]))
-        yield from tables
-        yield from comparison_table(
-            "The hybrid against its attention twin, both writing the twin's answers",
-            hybrid_against_twin(self.outcomes),
-        )
-        for role, passes in self.passes.items():
-            yield f"Break-even acceptance rate by draft length ({role})", _pass_rows(passes)
-
-    def _bound_rows(self) -> Iterator[tuple[str, ...]]:
-        for outcome in self.outcomes:
-            bound = self.bounds.get(outcome.case.name)
-            if bound is None or NgramDrafter.kind not in outcome.drafters:
-                continue
-            case = outcome.case
-            yield (
-                case.role,
-                case.workload.name,
-                case.mode.name,
-                percent(bound.bound.coverage),
-                f"{bound.bound.speedup:.2f}",
-                percent(bound.reached.median),
-                f"{bound.allowed:.2f}",
-                percent(outcome.gain.median / bound.allowed),
-            )
+    workloads: tuple[str, ...]
+    modes: tuple[str, ...]
+    streams: tuple[int, ...]
+    trials: int
+    context: int
+    budget: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags to `parser`."""
-    command.add_arguments(parser)
+    add_case_arguments(parser, trials=9, context=CONTEXT)
+    parser.add_argument(
+        "--streams", type=numbers, default=(1, 2, 4), metavar="N,…", help="requests at a time"
+    )
+    parser.add_argument(
+        "--budget", type=not_negative, metavar="MINUTES", help="stop measuring after this long"
+    )
     parser.add_argument(
         "--hybrid",
         type=model_dir,
@@ -139,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, write the files, print the tables. Returns 2 if the models do not fit together."""
     load_before = os.getloadavg()
     try:
-        settings = command.read_settings(args)
+        settings = _read_settings(args)
         subjects = {MODEL: _read(args.model, args)}
         if args.hybrid:
             subjects[HYBRID] = _read(args.hybrid, args)
@@ -158,19 +106,19 @@ def run(args: argparse.Namespace) -> int:
     if args.plot:
         results: list[Any] = [outcome.to_json() for outcome in report.outcomes]
         plot.save_speedups(args.plot, results, f"{args.title}: speed-up")
-    sys.stdout.write(report.to_text(FULL_LEGEND))
+    sys.stdout.write(report.to_text())
     return 0
 
 
 def bench(
-    subjects: dict[str, Subject],
+    subjects: Mapping[str, Subject],
     settings: SpeculationSettings,
     args: argparse.Namespace,
     load_before: tuple[float, ...],
-) -> FullReport:
+) -> SpeculationReport:
     """Measure what rounds cost, then all pairs. Subjects by role."""
     random_draft = untrained(subjects[MODEL].draft)
-    cases = command.build_cases(subjects[MODEL], random_draft, settings)
+    cases = _build_cases(subjects[MODEL], random_draft, settings)
     if HYBRID in subjects:
         cases += _recited_cases(subjects[HYBRID], subjects[MODEL], random_draft, settings)
     passes: dict[str, PassCosts] = {}
@@ -180,29 +128,79 @@ def bench(
         for role, subject in subjects.items():
             passes[role] = _pass_costs(subject, settings, args.widths)
 
-    measured = command.run_cases(cases, settings, measure_passes)
-    report = FullReport(
-        **command.report_fields(subjects, settings, measured, load_before),
+    measured = _run_cases(cases, settings, measure_passes)
+    outcomes, missing = _outcomes(measured, settings.trials)
+    conversions = ("widths", "dtype", "quantize", "inflate", "inflate_draft")
+    return SpeculationReport(
+        settings=asdict(settings) | {name: getattr(args, name) for name in conversions},
+        models={role: subject.describe() for role, subject in subjects.items()},
+        outcomes=outcomes,
+        missing=missing,
+        load_before=load_before,
         title=args.title,
         passes=passes,
+        bounds=_bounds(outcomes, measured, passes),
     )
-    for name in ("widths", "dtype", "quantize", "inflate", "inflate_draft"):
-        report.settings[name] = getattr(args, name)
-    return replace(report, bounds=_bounds(report.outcomes, measured, passes))
 
 
-def hybrid_against_twin(outcomes: Sequence[Outcome]) -> Iterator[Comparison]:
-    """Compare single streams of the hybrid with those of the attention model."""
-    twins = {}
-    for outcome in outcomes:
-        case = outcome.case
-        if (case.role, case.streams) == (MODEL, 1):
-            twins[case.workload.name, case.mode.name] = outcome.gain
-    for outcome in outcomes:
-        case = outcome.case
-        twin = twins.get((case.workload.name, case.mode.name))
-        if (case.role, case.streams) == (HYBRID, 1) and twin is not None:
-            yield Comparison.of(outcome, MODEL, twin)
+def _outcomes(measured: Sequence[CaseTrials], trials: int) -> tuple[list[Outcome], list[str]]:
+    """Return the outcomes, and the cases with fewer timed trials than `trials`."""
+    outcomes, missing = [], []
+    for entry in measured:
+        result = Outcome.of(entry)
+        timed = 0
+        if result is not None:
+            outcomes.append(result)
+            timed = len(result.gain.known)
+        if timed < trials:
+            missing.append(f"{entry.case.name}: {timed} of {trials} trials")
+    return outcomes, missing
+
+
+def _read_settings(args: argparse.Namespace) -> SpeculationSettings:
+    """Parse the settings. Raises ValueError if a mode needs a draft model and none is given."""
+    modes = chosen_modes(args.modes, draft=args.draft is not None)
+    return SpeculationSettings(
+        workloads=args.workloads,
+        modes=tuple(mode.name for mode in modes),
+        streams=args.streams,
+        trials=args.trials,
+        context=args.context,
+        budget=args.budget,
+    )
+
+
+def _build_cases(
+    subject: Subject, random_draft: Any | None, settings: SpeculationSettings, role: str = MODEL
+) -> list[SpeculationCase]:
+    """Return a case for each number of streams, workload and mode."""
+    states = LearnedStates(subject, random_draft)
+    workloads = [workload for workload in WORKLOADS if workload.name in settings.workloads]
+    modes = [mode for mode in MODES if mode.name in settings.modes]
+    cases = []
+    for streams in settings.streams:
+        for workload in workloads:
+            for mode in modes:
+                cases.append(
+                    SpeculationCase(
+                        role, subject, states, workload, mode, streams, settings.context
+                    )
+                )
+    return cases
+
+
+def _run_cases(
+    cases: list[SpeculationCase],
+    settings: SpeculationSettings,
+    before: Callable[[Progress], None],
+) -> list[CaseTrials]:
+    """Run `before`, then measure all cases, together within the budget."""
+    deadline = None
+    if settings.budget is not None:
+        deadline = time.monotonic() + 60 * settings.budget
+    with Progress(len(cases) * (settings.trials + 1), "pair", deadline) as progress:
+        before(progress)
+        return measure(cases, settings.trials, progress, deadline)
 
 
 def _bounds(
@@ -252,14 +250,5 @@ def _recited_cases(
     model = Reciter(hybrid.model)
     recital = Recital(twin, model)
     reciting = replace(hybrid, model=model)
-    cases = command.build_cases(reciting, random_draft, settings, HYBRID)
+    cases = _build_cases(reciting, random_draft, settings, HYBRID)
     return [replace(case, prepare=recital.learn) for case in cases]
-
-
-def _pass_rows(passes: PassCosts) -> TableRows:
-    columns = len(PASS_HEAD) - (passes.draft is None)
-    rows: TableRows = [PASS_HEAD[:columns]]
-    for k, cost, lookup, draft in passes.rows():
-        cells = (str(k), f"{cost:.2f}", percent(lookup), percent(draft))
-        rows.append(cells[:columns])
-    return rows
