@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from lab.bench.console import Progress, add, one_of, positive
 from lab.bench.drive import Driven, drive, request, settle
+from lab.bench.series import run_pair
 from lab.bench.subject import Subject
 from lab.bench.workloads import WORKLOAD_NAMES, Workload, encode_chat, questions
 from omlx.draft_length import DraftLength
@@ -31,7 +32,6 @@ from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
 from omlx.measure.sample import Sample, total
-from omlx.measure.spread import run_pair
 
 OFF: Final = "off"
 AUTO: Final = "auto"

@@ -41,8 +41,9 @@ from lab.bench.http.server import (
 from lab.bench.prefix import mlx_lm_server, write_model
 from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated
+from lab.bench.series import Series
 from lab.bench.workloads import Question, Workload, questions
-from omlx.measure.spread import Series, rotate
+from omlx.measure.spread import rotate
 
 ASKED: Final = {workload.name: workload for workload in (*REAL, WORDS)}
 SIDES: Final = ("auto", "plain", "mlx-lm", "vllm-mlx")

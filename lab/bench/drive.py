@@ -9,7 +9,7 @@ whatever is measured.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, repeat
 from math import inf
@@ -77,6 +77,15 @@ class Driven:
         return self
 
 
+class StepMeter(Meter):
+    """A meter of an engine that is driven step by step."""
+
+    def would_start(self, rows: Iterable[int]) -> bool:
+        """Return whether tokens of `rows`, arriving now, would start the clock."""
+        busy = {row for row, tokens in enumerate(self._tokens) if tokens}
+        return self._start is None and len(busy.union(rows)) == len(self._tokens)
+
+
 def run(loop: EngineLoop, requests: Sequence[Request]) -> Sample:
     """Run requests together to their end. Raises the error of a failed request."""
     return drive(loop, requests).proven().sample
@@ -88,7 +97,7 @@ def drive(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int] = 
     Errors are returned by row, not raised.
     """
     rows = {f"bench-{next(_ids)}": row for row in range(len(requests))}
-    meter = Meter(len(requests))
+    meter = StepMeter(len(requests))
     stats: dict[int, RequestStats] = {}
     errors: dict[int, OmlxError] = {}
     waiting = deque(zip(rows, requests, joins or repeat(0), strict=False))

@@ -12,11 +12,11 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from lab.bench.drive import request, run
 from lab.bench.engine.suites import EngineCase, Side, run_batch, run_plain
+from lab.bench.series import Series
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.types import Limits
 from omlx.measure.sample import Sample
-from omlx.measure.spread import Series
 
 VOCABULARY: Final = 32_000
 PROMPT: Final = (1, 2, 3)

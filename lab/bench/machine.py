@@ -25,6 +25,7 @@ from lab.bench.drive import run as run_requests
 from lab.bench.exact import HEAD as EXACT_HEAD
 from lab.bench.exact import compare, questions, tolerance_of
 from lab.bench.kernels import Expired, Part, Row, run_parts
+from lab.bench.series import Series
 from lab.bench.subject import Subject, read_subject
 from omlx.cli.arguments import configured, find_model
 from omlx.cli.doctor import machine_chapters, machine_warnings, write_chapters
@@ -37,7 +38,6 @@ from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
 from omlx.errors import ModelError, OmlxError
 from omlx.machine import read_machine
-from omlx.measure.spread import Series
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import limit_bytes
 from omlx.settings.layers import add_flags

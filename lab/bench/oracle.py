@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 
 from lab.bench.cases import Trial
 from lab.bench.console import Json
+from lab.bench.series import Series
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.drafters.ngram import NgramIndex
-from omlx.measure.spread import Series
 
 
 @dataclass(frozen=True, slots=True)

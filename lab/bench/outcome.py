@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -10,8 +12,9 @@ from typing import Final
 from lab.bench.cases import AUTO, OFF, CaseTrials, SpeculationCase
 from lab.bench.console import Json
 from lab.bench.drive import Driven, divergence
-from omlx.measure.sample import Sample, checksum, total
-from omlx.measure.spread import Series, geometric_mean
+from lab.bench.series import Series
+from omlx.measure.sample import Sample, total
+from omlx.measure.spread import geometric_mean
 from omlx.records import RequestStats, sum_drafters
 
 
@@ -133,6 +136,15 @@ class Outcome:
 
 def _checksum(groups: Sequence[Driven]) -> str:
     return checksum(tokens for driven in groups for tokens in driven.sample.tokens)
+
+
+def checksum(answers: Iterable[Iterable[int]]) -> str:
+    """Return the CRC-32 of all tokens in order."""
+    value = 0
+    for tokens in answers:
+        # -1 marks the end of an answer.
+        value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
+    return f"{value:08x}"
 
 
 def _divergences(measured: CaseTrials) -> Iterator[AnswerDivergence]:

@@ -27,9 +27,9 @@ from mlx_lm import load
 from lab.bench import inflate
 from lab.bench.console import Json, add, environment, positive, table, write_json
 from lab.bench.http.server import Message, Server, call, free_port, omlx_server, running
+from lab.bench.series import Series
 from lab.bench.subject import flat_parameters, parameter_count
 from omlx.measure.sample import first_difference
-from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS, read_sections
 
 TEXT = TEXTS / "functions.txt"

@@ -19,7 +19,7 @@ from typing import Final
 
 from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Message, Server, call, omlx_server, processor_seconds
-from omlx.measure.spread import Series
+from lab.bench.series import Series
 from omlx.measure.texts import TEXTS
 
 FLAGS: Final = ("--prewarm", "off")

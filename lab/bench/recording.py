@@ -25,8 +25,8 @@ from typing import Any, Final
 
 from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Server, call, omlx_server, processor_seconds, run_streams
+from lab.bench.series import Series
 from lab.bench.workloads import prompts
-from omlx.measure.spread import Series
 from omlx.measure.texts import TEXTS
 
 OFF: Final = ("--prefix-disk", "off", "--answer-disk", "off")

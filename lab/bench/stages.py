@@ -33,10 +33,11 @@ from mlx.utils import tree_flatten
 from lab.bench import inflate
 from lab.bench.console import Json, add, environment, positive, table, write_json
 from lab.bench.http.server import call, free_port, running
+from lab.bench.series import Series
 from lab.bench.workloads import prompts
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.step.plan import Forward, Plan, Window
-from omlx.measure.spread import Series, rotate
+from omlx.measure.spread import rotate
 from omlx.models.pool.opening import open_model
 
 IDLE_S: Final = 10.0

@@ -22,7 +22,8 @@ from typing import Any, Final, Literal
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
-from omlx.measure.spread import Series, rotate
+from lab.bench.series import Series
+from omlx.measure.spread import rotate
 from omlx.measure.texts import TEXTS
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings

@@ -15,7 +15,7 @@ from lab.bench import document, plot
 from lab.bench.document import BEGIN, END
 from lab.bench.engine.result import EngineResult
 from lab.bench.engine.suites import EngineCase
-from omlx.measure.spread import Series
+from lab.bench.series import Series
 
 pytest.importorskip("matplotlib")
 

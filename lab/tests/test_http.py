@@ -11,7 +11,7 @@ import pytest
 from lab.bench.http import command
 from lab.bench.http.command import StreamRates
 from lab.bench.http.server import count_tokens
-from omlx.measure.spread import Series
+from lab.bench.series import Series
 from omlx.models.catalog.discovery import BUNDLED
 
 

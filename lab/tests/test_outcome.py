@@ -14,16 +14,16 @@ import pytest
 
 from lab.bench.cases import MODES, CaseTrials, LearnedStates, SpeculationCase, Trial
 from lab.bench.console import write_json
-from lab.bench.drive import Divergence, Driven, divergence, plain_scores, request, run
-from lab.bench.outcome import Outcome, declared_draft_length
+from lab.bench.drive import Divergence, Driven, StepMeter, divergence, plain_scores, request, run
+from lab.bench.outcome import Outcome, checksum, declared_draft_length
 from lab.bench.report import SpeculationReport, row
+from lab.bench.series import Series
 from lab.bench.subject import Subject, untrained
 from lab.bench.workloads import WORKLOADS
 from lab.tests.subjects import PROMPTS, subject
 from omlx.engine.device.model import weight_bytes
 from omlx.errors import OmlxError, Overloaded
 from omlx.measure.sample import Sample
-from omlx.measure.spread import Series
 
 ANSWER = (1, 2, 3, 4)
 OVERLOADED = Overloaded("engine.queue_full", waiting=1, limit=1)
@@ -95,6 +95,21 @@ def test_figures_that_json_cannot_hold_are_null(tmp_path: Path) -> None:
     assert report["gain"]["samples"] == [None, 2.0]
     assert report["gain"]["median"] == 2.0
     assert report["margins"] == [None, 0.5]
+
+
+def test_a_checksum_depends_on_tokens_and_on_the_ends_of_answers() -> None:
+    assert checksum([(1, 2), (3,)]) == checksum([[1, 2], [3]])
+    assert checksum([(1, 2), (3,)]) != checksum([(1,), (2, 3)])
+    assert checksum([(1, 2)]) != checksum([(1, 3)])
+
+
+def test_the_clock_would_start_when_the_last_row_gets_its_first_tokens() -> None:
+    meter = StepMeter(2)
+    assert not meter.would_start([0, 0])
+    meter.add({0: (1, 2)}, ended=False)
+    assert meter.would_start([1])
+    meter.add({0: (3,), 1: (1,)}, ended=False)
+    assert not meter.would_start([0, 1])
 
 
 def test_failures_of_both_sides_are_counted() -> None:

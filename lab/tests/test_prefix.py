@@ -11,7 +11,7 @@ import pytest
 from lab.bench.__main__ import main
 from lab.bench.http.server import Message
 from lab.bench.prefix import Answer, Conversation, FirstToken, converse, write_model
-from omlx.measure.spread import Series
+from lab.bench.series import Series
 from omlx.models.catalog.discovery import BUNDLED
 
 TARGET = BUNDLED / "omlx-demo/target"

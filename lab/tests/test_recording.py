@@ -11,7 +11,7 @@ import pytest
 from lab.bench.__main__ import main
 from lab.bench.http.server import post, processor_seconds
 from lab.bench.recording import Cost, Rates, body
-from omlx.measure.spread import Series
+from lab.bench.series import Series
 from omlx.models.catalog.discovery import BUNDLED
 
 

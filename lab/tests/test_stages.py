@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lab.bench import stages as command
+from lab.bench.series import Series
 from lab.bench.stages import BARS, MIN_CORES, MIN_STEP_MS, comparisons
-from omlx.measure.spread import Series
 from omlx.models.catalog.discovery import BUNDLED
 
 

@@ -13,8 +13,6 @@ import ctypes
 import os
 import sys
 import time
-import zlib
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -98,11 +96,6 @@ class Meter:
         self._ended = False
         self._counted = 0
 
-    def would_start(self, rows: Iterable[int]) -> bool:
-        """Return whether tokens of `rows`, arriving now, would start the clock."""
-        busy = {row for row, tokens in enumerate(self._tokens) if tokens}
-        return self._start is None and len(busy.union(rows)) == len(self._tokens)
-
     def add(self, arrived: Mapping[int, Iterable[int]], *, ended: bool) -> None:
         """Add the tokens of one step, by row. `ended`: a row ends with this step."""
         now = (time.perf_counter(), time.thread_time())
@@ -171,15 +164,6 @@ def first_difference(answer: Sequence[int], reference: Sequence[int]) -> int | N
     if len(answer) == len(reference):
         return None
     return min(len(answer), len(reference))
-
-
-def checksum(answers: Iterable[Iterable[int]]) -> str:
-    """Return the CRC-32 of all tokens in order."""
-    value = 0
-    for tokens in answers:
-        # -1 marks the end of an answer.
-        value = zlib.crc32(array("q", [*tokens, -1]).tobytes(), value)
-    return f"{value:08x}"
 
 
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")

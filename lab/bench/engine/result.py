@@ -10,10 +10,11 @@ from typing import Final
 from lab.bench.console import Json, environment, table
 from lab.bench.drive import divergence, request, run
 from lab.bench.engine.suites import CaseSamples, EngineCase, EngineSettings, batch_prompts
+from lab.bench.series import Series
 from lab.bench.subject import Subject
 from omlx.engine.types import Request
 from omlx.measure.sample import Sample, compare, total
-from omlx.measure.spread import Series, geometric_mean
+from omlx.measure.spread import geometric_mean
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from mlx_lm.models.cache import can_trim_prompt_cache, make_prompt_cache
 from mlx_lm.sample_utils import make_sampler
 
 from lab.bench.drive import request, run, settle
+from lab.bench.series import run_pair
 from lab.bench.subject import Subject
 from omlx.measure.sample import Meter, Sample
-from omlx.measure.spread import run_pair
 
 WARM_UP: Final = -1
 """Number of the trial before the first, which is not counted."""

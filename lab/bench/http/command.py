@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.http.server import Server, omlx_server, run_streams, seconds_to_error
+from lab.bench.series import Series, run_pair
 from lab.bench.workloads import prompts
 from omlx.engine.build import build_loop
 from omlx.engine.speculation.strategy import OFF
@@ -37,7 +38,6 @@ from omlx.engine.types import (
     Speculation,
     TokensCommitted,
 )
-from omlx.measure.spread import Series, run_pair
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load
 
