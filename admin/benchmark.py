@@ -20,7 +20,6 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from omlx.catalog import sentence
 from omlx.errors import Conflict, NotFound, Reason
 from omlx.measure.benchmark import SIZES, Benchmark, prompt_lengths
 from omlx.measure.results import stale
@@ -28,6 +27,7 @@ from omlx.measure.runner import Measurements, State
 from omlx.models.pool.pool import Pool
 from omlx.server.request.fields import Body, read, read_query
 
+from .benchmark_view import MEASURES, rate_of, table
 from .models.list_page import SECTION
 from .models.model_snapshot import checkpoint_facts, suggested
 from .settings.view import Json
@@ -35,14 +35,6 @@ from .web import formats
 from .web.addresses import BENCHMARK, PARTS
 from .web.pages import Pages, page
 from .web.preferences import language_of
-
-MEASURES = ("prefill", "plain", "drafted")
-"""Rates of a row — keys of the report."""
-
-COLUMNS = (
-    *("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory"),
-    "verdict",
-)
 
 
 class BenchmarkRequest(Body):
@@ -287,14 +279,6 @@ def choose(
     return shown, by_key.get(other or "") or next(earlier, None)
 
 
-def rate_of(row: Json | None, measure: str) -> float | None:
-    """Return tokens per second of a measure; None if not measured."""
-    value = None if row is None else row[measure]
-    if isinstance(value, dict):
-        value = value["median"]
-    return None if value is None else float(value)
-
-
 def _chart(streams: int, rows: Sequence[Row], measures: Sequence[str]) -> Chart:
     bars = [
         (row.now["tokens"], measure, rate, old)
@@ -313,7 +297,7 @@ def to_json(run: RunView) -> Json:
 
 def to_markdown(run: RunView, language: str) -> str:
     """Return a heading, the conditions, and a table; rates in tokens per second."""
-    heads = [sentence(f"ui.bench.{column}", {}, language) for column in COLUMNS]
+    heads, *rows = table(run.record, language)
     lines = [
         f"# {run.record['model'].replace('|', '')}",
         "",
@@ -322,36 +306,9 @@ def to_markdown(run: RunView, language: str) -> str:
         _line(heads),
         _line(["---:"] * len(heads)),
     ]
-    lines += [_line(_cells(row, language)) for row in run.record["rows"]]
+    lines += map(_line, rows)
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Json, language: str) -> list[str]:
-    rates = [rate_of(row, measure) for measure in MEASURES]
-    verdict, none = row.get("verdict"), "–"
-    if row.get("busy"):
-        none = sentence("ui.measure.busy", {}, language)
-    prefill, plain, drafted = (none if rate is None else formats.rate(rate) for rate in rates)
-    first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
-    return [
-        f"{row['tokens']}",
-        f"{row['streams']}",
-        prefill,
-        "–" if first is None else f"{first:.2f} s",
-        plain,
-        drafted,
-        "–" if accepted is None else formats.percent(accepted),
-        "–" if memory is None else formats.memory(memory),
-        "–" if verdict is None else verdict_sentence(verdict, language),
-    ]
-
-
-def verdict_sentence(verdict: Json, language: str) -> str:
-    """Return the effect of drafts in a row, in words."""
-    names = [name for name in ("speedup", "low", "high") if name in verdict]
-    params = {name: formats.ratio(verdict[name]) for name in names}
-    return sentence(verdict["code"], verdict | params, language)
-
-
-def _line(cells: list[str]) -> str:
+def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

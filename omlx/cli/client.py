@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from omlx.admin.credentials import Credentials
+from omlx.admin.web.addresses import API
 from omlx.catalog import sentence
 from omlx.cli.serve.address import connect, find_server
 from omlx.errors import ConfigError
@@ -34,6 +36,7 @@ class Client:
 
     address: str
     key: str | None = None
+    cookie: str | None = None
 
     def get(self, path: str) -> Mapping[str, Any]:
         record: Mapping[str, Any] = json.loads(self.text(path))
@@ -51,6 +54,31 @@ class Client:
     def model(self, name: str) -> Mapping[str, Any]:
         """Return a model's card: id, context length, modalities, state."""
         return self.get(f"/v1/models/{quote(name)}")
+
+    def default_model(self, preferred: str | None) -> str:
+        """Return a loaded model, else `preferred`, else the first. Raises ConfigError if none."""
+        models = self.get("/v1/models")["data"]
+        if not models:
+            raise ConfigError("launch.no_models")
+        names = [entry["id"] for entry in models if entry["loaded"]]
+        model: str = next(filter(None, [*names, preferred, models[0]["id"]]))
+        return model
+
+    @contextmanager
+    def session(self, home: Path) -> Iterator[Client]:
+        """Yield a client of the admin API; its session ends with the block.
+
+        Write access to the home folder is the proof, as for the links of `omlx dashboard`.
+        """
+        login = {"token": Credentials(home).invite()}
+        with self._request("POST", f"{API}/login", login, _TIMEOUT_S) as response:
+            cookie = response.headers["Set-Cookie"].partition(";")[0]
+        client = replace(self, cookie=cookie)
+        try:
+            yield client
+        finally:
+            with suppress(ConfigError):  # the server has ended
+                client.post(f"{API}/logout")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """Yield the events of a streamed answer. Closing the iterator ends the request."""
@@ -72,6 +100,8 @@ class Client:
         headers = {"Content-Type": "application/json", "User-Agent": "omlx"}
         if self.key is not None:
             headers["Authorization"] = f"Bearer {self.key}"
+        if self.cookie is not None:
+            headers["Cookie"] = self.cookie
         try:
             content = None if body is None else json.dumps(body).encode()
             connection.request(method, path, content, headers)

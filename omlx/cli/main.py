@@ -48,6 +48,7 @@ COMMANDS = {
     "logs": "omlx.cli.service:LOGS",
     "doctor": "omlx.cli.doctor",
     "verify": "omlx.cli.verify",
+    "bench": "omlx.cli.bench",
     "completion": "omlx.cli.main:COMPLETION",
 }
 """The module, or object in a module, of each command."""

@@ -223,13 +223,7 @@ def _interrupts_are_the_agents() -> Iterator[None]:
 def _endpoint(client: Client, model: str | None, settings: Settings) -> Endpoint:
     """Return a model's endpoint: by default of the loaded, the default, or the first model."""
     with_key = settings.api_key is not None
-    if model is None:
-        models = client.get("/v1/models")["data"]
-        if not models:
-            raise ConfigError("launch.no_models")
-        names = [entry["id"] for entry in models if entry["loaded"]]
-        model = next(filter(None, [*names, settings.default_model, models[0]["id"]]))
-    card = client.model(model)
+    card = client.model(model or client.default_model(settings.default_model))
     return Endpoint(client.address, card["id"], card["context_length"], with_key)
 
 

@@ -72,7 +72,7 @@ def test_what_a_process_imports() -> None:
     """Commands that ask a server, or files: no mlx. A server: mlx-lm with its first model, by
     threads that do not stand in each other's way. A text model with a head of its own: no extra.
     """
-    names = ("config", "keys", "logs", "models", "ps", "rm", "run", "stop")
+    names = ("bench", "config", "keys", "logs", "models", "ps", "rm", "run", "stop")
     modules = [COMMANDS[name].partition(":")[0] for name in names]
     command = [sys.executable, "-c", IMPORTING, *modules]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -1,0 +1,114 @@
+"""`omlx bench`: the report of the server's benchmark, written and stopped; what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tqdm import tqdm
+
+from omlx.admin.credentials import Credentials
+from omlx.cli import bench
+from omlx.cli.main import main
+from omlx.cli.serve.address import published
+from omlx.measure import benchmark
+from tests.admin.running import API, Administered, administered
+from tests.cli.test_main import Capture
+from tests.server.running import DRAFT, TARGET
+
+HERE = f"{API}/models/{TARGET}/benchmark"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    home = tmp_path_factory.mktemp("home")
+    with administered(home, draft_model=DRAFT) as running, published(home, running.running.url):
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "ROUNDS", 1)
+    monkeypatch.setattr(benchmark, "ANSWER_TOKENS", 24)
+    monkeypatch.setattr(bench, "POLL_S", 0.05)
+
+
+def test_the_report_is_printed_and_written(
+    server: Administered, tmp_path: Path, capsys: Capture
+) -> None:
+    file, before = tmp_path / "report.json", set(Credentials(server.home).sessions())
+    words = ["bench", "target", "--longest", "1024", "--json", str(file)]
+    assert main([*words, "--home", str(server.home)]) == 0
+    report = json.loads(file.read_text(encoding="utf-8"))
+    shown = capsys.readouterr()
+    title, drafted, _, head, *rows = shown.out.splitlines()
+    assert title == f"Results of {TARGET}"
+    assert drafted.startswith("Drafted by: ")
+    assert head.split("  ")[0] == "Prompt"
+    assert head.endswith("Effect of drafts")
+    assert [row.split()[:2] for row in rows[:2]] == [["1024", "1"], ["1024", "4"]]
+    assert "measured once" in rows[0]
+    assert shown.err == ""
+    assert set(Credentials(server.home).sessions()) == before
+    with server.browser() as client:
+        assert client.get(HERE).json()["runs"][0] == report
+
+
+def test_an_interrupt_stops_it_and_shows_what_was_measured(
+    server: Administered, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def interrupt(bar: Any, report: Any) -> None:
+        if any(row["plain"] for row in report["rows"]):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "_show", interrupt)
+    assert main(["bench", "--longest", "2048", "--home", str(server.home)]) == 130
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "The benchmark was stopped. Nothing was stored."
+    assert any(row.split()[:2] == ["1024", "1"] for row in shown)
+    with server.browser() as client:
+        record = client.get(HERE).json()
+        assert (record["running"], record["ended"]["state"]) == (None, "cancelled")
+
+
+def test_what_cannot_be_measured_is_refused(
+    server: Administered, tmp_path: Path, capsys: Capture
+) -> None:
+    home = ["--home", str(server.home)]
+    for words, said in (
+        (["targett"], "Did you mean: omlx-demo/target?"),
+        (["target", "--longest", "5"], "longest"),
+        (["target", "--json", str(tmp_path / "none/report.json")], "is no path for a file"),
+    ):
+        assert main(["bench", *words, *home]) == 2
+        assert said in capsys.readouterr().err
+    with server.browser() as client:
+        assert client.post(HERE, json={"longest": 131072}).status_code == 202
+        assert main(["bench", "target", *home]) == 2
+        assert f"A benchmark of {TARGET} is running" in capsys.readouterr().err
+        assert client.post(f"{HERE}/stop").status_code == 200
+
+
+def test_a_failure_is_named(
+    server: Administered, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    async def fail(self: Any, runner: Any) -> None:
+        raise RuntimeError("a test")
+
+    monkeypatch.setattr(benchmark.Benchmark, "measure", fail)
+    assert main(["bench", "target", "--home", str(server.home)]) == 1
+    assert capsys.readouterr().err.startswith("omlx: ")
+
+
+def test_the_bar_says_what_runs_and_the_time_left() -> None:
+    now = {"tokens": 4096, "streams": 4, "mode": "drafted"}
+    report = {"model": "m", "state": "running", "now": now, "left_s": 130.0, "share": 0.5}
+    with tqdm(total=1.0, bar_format="{percentage:.0f} {desc}", file=io.StringIO()) as bar:
+        bench._show(bar, report)
+        assert str(bar) == "50 Measuring m · 4k tokens, streams: 4, drafted · about 2 min left"
+        bench._show(bar, {**report, "state": "paused", "now": None, "left_s": None})
+        assert str(bar) == "50 Paused for requests of clients: m"
