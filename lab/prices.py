@@ -85,8 +85,6 @@ FEATURES: Final[dict[str, str]] = {
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",
-    "conformance of servers": """
-        omlx/conformance/ tests/conformance/ tests/cli/test_verify_server""",
     "keys, login, guard": """
         omlx/server/access omlx/server/http/guard
         admin/login admin/credentials tests/admin/test_keys tests/admin/test_login

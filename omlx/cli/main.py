@@ -58,6 +58,7 @@ MOVED: Final = {
     "bench spec": "python -m lab.bench speculation",
     "bench speculation": "python -m lab.bench speculation",
     "doctor --bench": "python -m lab.bench machine",
+    "verify --server": "python -m lab.conformance",
 }
 """Tools of the checkout, by the command and word they have replaced."""
 

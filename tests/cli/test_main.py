@@ -132,6 +132,7 @@ def test_what_cannot_be_served_is_said_in_one_line(
         ("bench exact --model DIR", "python -m lab.bench exact"),
         ("bench spec", "python -m lab.bench speculation"),
         ("doctor --bench MODEL", "python -m lab.bench machine"),
+        ("verify --server=http://127.0.0.1:1", "python -m lab.conformance"),
     ],
 )
 def test_a_command_that_moved_names_the_new_one(

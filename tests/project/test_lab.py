@@ -8,7 +8,7 @@ from importlib import import_module
 import pytest
 
 TOOLS = ("lab.bench.__main__", "lab.fuzz.__main__", "lab.fuzz.stalls", "lab.fuzz.tokens")
-TOOLS += ("lab.soak.__main__", "lab.soak.faults")
+TOOLS += ("lab.soak.__main__", "lab.soak.faults", "lab.conformance.__main__")
 TOOLS += ("lab.dashboard.loads", "lab.dashboard.screenshots")
 
 

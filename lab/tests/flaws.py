@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from tests.conformance.word_server import Json, WordServer
+from lab.tests.word_server import Json, WordServer
 
 
 class Random(WordServer):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
-from omlx.conformance.answers import (
+from lab.conformance.answers import (
     GREEDY,
     LONG,
     QUESTION,
@@ -27,7 +27,7 @@ from omlx.conformance.answers import (
     check_equal,
     counts,
 )
-from omlx.conformance.client import Client, Failed, Json, NotSupported, Outcome, Result, parsed
+from lab.conformance.client import Client, Failed, Json, NotSupported, Outcome, Result, parsed
 
 TOPICS: Final = ("a harbour at night", "how bread is baked", "two trains and a bridge")
 """Prompts of the concurrent streams — one stream per topic."""

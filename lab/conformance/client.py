@@ -16,8 +16,6 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
-from omlx.errors import BadRequest
-
 
 class Outcome(StrEnum):
     PASSED = "passed"
@@ -31,6 +29,10 @@ class Failed(Exception):
 
 class NotSupported(Exception):
     """The server refuses a request, or omits an optional field."""
+
+
+class Unreachable(Exception):
+    """The address is none, the server does not answer, or lists no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ _REFUSALS: Final = frozenset({*range(400, 500), 501, 503})
 class Client:
     """Client of the server at `url`, with or without `/v1`. Call `connect` first.
 
-    Raises BadRequest for an invalid address.
+    Raises Unreachable for an invalid address.
     """
 
     def __init__(
@@ -88,7 +90,8 @@ class Client:
         except ValueError:  # the port is no number
             self._host = None
         if parts.scheme not in ("http", "https") or not self._host:
-            raise BadRequest("conformance.address", url=url)
+            expected = "Expected: http://host:port or https://host."
+            raise Unreachable(f"{url} is no address of a server. {expected}")
         self._secure = parts.scheme == "https"
         path = parts.path.rstrip("/").removesuffix("/v1")
         self._base = f"{path}/v1"
@@ -103,14 +106,14 @@ class Client:
     def connect(self, model: str | None) -> None:
         """Choose a model (default: the first listed) and switch its reasoning off if supported.
 
-        Raises BadRequest if there is no model or no answer.
+        Raises Unreachable if there is no model or no answer.
         """
         try:
             self.model = model or self._first_model()
             self._greet()
         except (OSError, http.client.HTTPException, Failed, NotSupported) as error:
             detail = str(error) or type(error).__name__
-            raise BadRequest("conformance.no_answer", url=self.url, detail=detail) from error
+            raise Unreachable(f"{self.url} does not answer: {detail}") from error
 
     def chat(self, **fields: Any) -> Json:
         """Return a whole answer. Raises Failed, NotSupported, and the errors of `http.client`."""
@@ -162,7 +165,7 @@ class Client:
             record = parsed(b"".join(self._pieces(response)))
         models = _checked(response.status, record).get("data")
         if not isinstance(models, list) or not models:
-            raise BadRequest("conformance.no_model", url=self.url)
+            raise Unreachable(f"{self.url} lists no model. Name one with --model.")
         return str(models[0]["id"])
 
     def _connect(self) -> http.client.HTTPConnection:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from omlx.conformance.client import Client, Failed, Json, NotSupported
+from lab.conformance.client import Client, Failed, Json, NotSupported
 
 _SHOWN: Final = 24
 """Characters quoted from each text at the first difference."""
