@@ -185,12 +185,12 @@ def test_a_full_disk_is_said_once_and_leaves_the_exit_status(tmp_path: Path) -> 
         ended = subprocess.run(
             [sys.executable, "-c", FULL, str(tmp_path)], stderr=errors, check=False, timeout=120
         )
-    text = (tmp_path / "errors").read_text()
+    text = (tmp_path / "errors").read_text(errors="replace")
     assert ended.returncode == 0, text
     assert text.count("the log file has gaps") == 1
     assert "Logging error" not in text
     assert "Traceback" not in text
-    written = (tmp_path / "logs" / "omlx.log").read_text().splitlines()
+    written = (tmp_path / "logs" / "omlx.log").read_text(errors="replace").splitlines()
     assert json.loads(written[0])["event"] == "request"
     assert len(written) < 200
 
