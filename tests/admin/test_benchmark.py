@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_left_out_with_its_reason(tmp_path_factory: Any) ->
         page = client.get("/admin/benchmark", params={"model": TARGET}).text
         lengths = page.partition('id="bench-longest"')[2].partition("</select>")[0]
         assert re.findall(r'value="(\d+)">([^<]+)<', lengths) == [
-            ("4096", "4\u202f032 tokens"),
+            ("4096", "4\u202f072 tokens"),
             ("1024", "1k tokens"),
         ]
 
