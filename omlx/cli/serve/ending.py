@@ -154,7 +154,22 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._monitor.drain()
-        await super().shutdown(sockets)
+        closing = asyncio.create_task(self._close_idle())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            closing.cancel()
+
+    async def _close_idle(self) -> None:
+        """Close idle connections until cancelled.
+
+        uvicorn closes those that it knows once, and then waits for all: one that was being accepted
+        at that moment would hold the process for the whole drain.
+        """
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            for connection in list(self.server_state.connections):
+                connection.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal, end at once after a second.
