@@ -42,6 +42,8 @@ HEAD: Final = (
 )
 CALIBRATION_S: Final = 1200.0
 """Seconds; a model of 135 million parameters takes more than 240 on two cores."""
+IDLE_S: Final = 0.3
+"""Seconds of processor time, of one second, below which a server has nothing to do."""
 SYSTEM: Final = 2_000
 """Characters of the system message, more than 512 tokens."""
 
@@ -169,13 +171,16 @@ def served(
 def wait_until_calibrated(server: Server) -> None:
     """Wait, so that no server measures its passes while another one is measured.
 
-    Raises RuntimeError after `CALIBRATION_S`.
+    A server is calibrated before it compares widths bit by bit, which keeps it busy as well. Raises
+    RuntimeError after `CALIBRATION_S`.
     """
-    deadline = time.monotonic() + CALIBRATION_S
+    deadline, spent_s = time.monotonic() + CALIBRATION_S, math.inf
     while time.monotonic() < deadline:
         status = call(server.port, "GET", f"/v1/models/{server.model}")
-        if status["speculation"]["calibration"] != "pending":
+        now_s = processor_seconds(server.pid)
+        if status["speculation"]["calibration"] != "pending" and now_s - spent_s < IDLE_S:
             return
+        spent_s = now_s
         time.sleep(1)  # a status has no event to wait for
     raise RuntimeError(f"a server is not calibrated after {CALIBRATION_S:.0f} s")
 
