@@ -80,6 +80,10 @@ class LatencyTable:
         )
         if slow_at_first:  # the entry says that the next pass counts
             return True
+        if not samples and self._known(width):
+            # Two of the first three agree: a width that a busy machine once made seem expensive
+            # would not be tried again.
+            samples.append(expected / self.drift)
         if len(samples) == CONFIG.samples:
             self._ratios.append(seconds / self._medians[bucket][width])
             self.drift = median(self._ratios)
@@ -141,6 +145,10 @@ class LatencyTable:
         widths, values = self._curves.get(bucket_of(context)) or self.curve(context)
         return values[0] * self.drift if widths and widths[0] <= 1 else None
 
+    def _known(self, width: int) -> bool:
+        """Return whether a width was measured at any context."""
+        return any(width in medians for medians in self._medians.values())
+
     def _new(self, width: int) -> bool:
         """Return whether a width that will occur again was never read yet."""
         read = any(width in entries for entries in self._samples.values())
@@ -195,6 +203,31 @@ class LatencyTable:
 
 
 @dataclass(slots=True)
+class PlainRuns:
+    """Plain steps in a row, as they are timed: `runs` so far, `steps` of the newest one, `rounds`
+    with drafts since.
+    """
+
+    rounds: int = 0
+    steps: int = 0
+    runs: int = 0
+
+    @property
+    def due_after(self) -> int:
+        """Rounds with drafts after which plain steps are measured again."""
+        return CONFIG.plain_every << min(self.runs, CONFIG.plain_backoff)
+
+    def count(self, *, drafts: bool) -> None:
+        if not drafts:
+            self.steps += 1
+            return
+        if self.steps >= CONFIG.plain_run:
+            self.rounds, self.runs = 0, self.runs + 1
+        self.rounds += 1
+        self.steps = 0
+
+
+@dataclass(slots=True)
 class CostModel:
     """Latency tables of the target and of each draft model, shared by all rows of a loaded model.
 
@@ -209,6 +242,7 @@ class CostModel:
     """A draft pass in target passes while none is measured: the ratio of the weights' bytes."""
     exactness: Exactness | None = None
     """At which widths passes have the bits of single steps; kept with the costs, under one key."""
+    _plain_runs: dict[tuple[int, int], PlainRuns] = field(default_factory=dict)
 
     def verify(self, width: int, context: int) -> float:
         """Estimate the seconds of a target pass; 0 while nothing is measured."""
@@ -248,6 +282,21 @@ class CostModel:
         if rows == 1:
             return self.target.plain(context) or 0.0
         return self.batch_pass(rows, PLAIN, context) if rows in self.batches else 0.0
+
+    def plain_due(self, rows: int, context: int) -> bool:
+        """Return whether the next pass over `rows` is to be a plain step, to measure one.
+
+        Rows of which one always drafts would measure none: an estimate made elsewhere, or on a
+        busy machine, would decide for ever that drafts pay.
+        """
+        plain = self._plain_runs.get((rows, bucket_of(context))) or PlainRuns()
+        unknown = self.batch_samples(rows, PLAIN, context) < CONFIG.min_samples and not plain.runs
+        return plain.steps < CONFIG.plain_run and (unknown or plain.rounds >= plain.due_after)
+
+    def count_pass(self, rows: int, context: int, *, drafts: bool) -> None:
+        """Count a pass for `plain_due`."""
+        key = rows, bucket_of(context)
+        self._plain_runs.setdefault(key, PlainRuns()).count(drafts=drafts)
 
     def next_pass(self, rows: int, context: int, sharing: Counter[str] | None = None) -> Pass:
         """Return the prices of the next pass. The first ones over so many rows are plain steps."""

@@ -173,8 +173,10 @@ class PassChoice:
     drafts: list[tuple[RowRecord, Proposal, int]] = field(default_factory=list)
     step: Pass | None = None
 
-    def count(self) -> None:
-        """Have the policies of the rows count this decision."""
+    def count(self, cost_model: CostModel) -> None:
+        """Have the policies of the rows count this decision, and the cost model the pass."""
+        records = [row.record for row in self.rows]
+        cost_model.count_pass(len(records), longest_of(records), drafts=bool(self.drafts))
         for record, proposals, choice in self.rows:
             if proposals and not choice.settled:
                 with isolate(record.disable):
@@ -202,15 +204,19 @@ class Drafting:
             rows.append(RowChoice(record, offered, Choice(plain(record.row.pending))))
         if not any(due):
             return PassChoice(rows)
+        context = longest_of(records)
         sharing = Counter([p.drafter for p in chain.from_iterable(due) if not p.free])
-        step = cost_model.next_pass(len(records), longest_of(records), sharing)
+        step = cost_model.next_pass(len(records), context, sharing)
         for i, (record, offered, planned) in enumerate(rows):
             with isolate(record.disable):
                 choice = record.policy.choose(due[i], planned.best.forecast.pending, step)
                 rows[i] = RowChoice(record, offered, choice)
-        width, _, pays = rows[0].choice.best.decision
+        width, speedup, pays = rows[0].choice.best.decision
         if len(rows) > 1:
-            width, _, pays = step.decide([row.choice.best.forecast for row in rows])
+            width, speedup, pays = step.decide([row.choice.best.forecast for row in rows])
+        settled = any(row.choice.settled for row in rows)
+        if pays and not settled and speedup < CONFIG.sure_speedup:
+            pays = not cost_model.plain_due(len(rows), context)
         drafts: list[tuple[RowRecord, Proposal, int]] = []
         for record, _, choice in rows if pays else ():
             proposal, forecast, _ = choice.best
@@ -224,7 +230,7 @@ class Drafting:
         asked: dict[str, list[tuple[RowRecord, int]]] = {}
         proposals: dict[int, Proposal] = {}
         choice = self.choose(records, cost_model)
-        choice.count()
+        choice.count(cost_model)
         for record, proposal, k in choice.drafts:
             ready = self._ready(record, proposal)
             if ready is not None:

@@ -106,7 +106,7 @@ class Speculator:
         """Keep to what `wants` has answered: the next pass of these rows has no draft."""
         choice = self._asked.pop(rows[0].id, None)
         if choice is not None:
-            choice.count()
+            choice.count(self.cost_model)
 
     def draft(self, rows: Sequence[Row]) -> dict[int, Draft]:
         """Draft for the rows of one pass, by row; those that are left out decode plainly."""
