@@ -31,6 +31,7 @@ from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Specu
 from omlx.exactness import ROWS
 
 if TYPE_CHECKING:
+    from omlx.engine.device.facts import Differences
     from omlx.engine.loop import EngineLoop
 
 
@@ -59,7 +60,7 @@ MAX_STEPS: Final = 1000
 """Limit of a calibration that does not converge; a complete one takes a tenth of it."""
 
 EXACTNESS_TRIES: Final = 8
-"""Interruptions after which exactness is left to who asks for it: each lets it begin again."""
+"""Interruptions after which exactness is left to who asks for it: contexts are read again."""
 
 DRAFT_LENGTH: Final = 4
 """Tokens per round with the draft model."""
@@ -90,6 +91,7 @@ class Calibration:
         self._steps_left = MAX_STEPS
         self._last_step = -inf
         self._exactness_left = EXACTNESS_TRIES
+        self._differences: Differences = {}
 
     def run(self, interrupted: Callable[[], bool]) -> None:
         """Measure until all is known or `interrupted`, which is called between two steps.
@@ -104,7 +106,7 @@ class Calibration:
                 self.state = CalibrationState.DONE
             if self.state is CalibrationState.DONE and self._exactness_left:
                 self._exactness_left -= 1
-                if _measure_exactness(self._loop, interrupted):
+                if _measure_exactness(self._loop, self._differences, interrupted):
                     self._exactness_left = 0
         if (error := outcome.error) is not None:
             fields = {"model": self._name, "detail": f"{type(error).__name__}: {error}"}
@@ -146,8 +148,13 @@ def _warm_up(loop: EngineLoop) -> Iterator[bool]:
     yield from _steps(sibling, Speculation(), WARM_UP_PASSES, done=lambda: False)
 
 
-def _measure_exactness(loop: EngineLoop, interrupted: Callable[[], bool]) -> bool:
-    """Compare wide passes with single steps, once. Return whether that is done, or cannot be."""
+def _measure_exactness(
+    loop: EngineLoop, known: Differences, interrupted: Callable[[], bool]
+) -> bool:
+    """Compare wide passes with single steps, once, from what is `known` on.
+
+    Return whether that is done, or cannot be.
+    """
     from omlx.engine.device.facts import (  # noqa: PLC0415 — see `import_mlx_lm`
         CONTEXTS,
         measure_exactness,
@@ -161,7 +168,7 @@ def _measure_exactness(loop: EngineLoop, interrupted: Callable[[], bool]) -> boo
     if too_long or not _fits_memory(loop, ROWS[-1] * CONTEXTS[-1] // FIRST_BUCKET):
         return True
     longest = limits.context_length
-    steps = measure_exactness(runner.model, runner.make_cache, limits.vocab_size, longest)
+    steps = measure_exactness(runner.model, runner.make_cache, limits.vocab_size, longest, known)
     while not interrupted():
         try:
             next(steps)

@@ -19,7 +19,7 @@ from lab.bench.exact import STRICT_CONTEXT, compare_strict
 from lab.bench.subject import Subject
 from omlx.engine.build import build_loop
 from omlx.engine.calibration import Calibration
-from omlx.engine.device.facts import measure_exactness
+from omlx.engine.device.facts import Differences, measure_exactness
 from omlx.engine.device.model import cache_maker
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
@@ -196,6 +196,25 @@ def test_an_idle_model_is_measured_unless_it_is_interrupted() -> None:
     calibration.run(lambda: next(turns) > 1200)
     assert loop.cost_model.exactness == measured(model("llama"))
     assert not calibration.pending
+
+
+def test_an_interrupted_measurement_continues_with_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("omlx.engine.device.facts.CONTEXTS", (8, 70))
+    target, known, sizes = model("llama"), Differences(), [0]
+    whole, found = measured(target), None
+    while found is None:
+        steps = measure_exactness(target, cache_maker(target), zoo.VOCAB_SIZE, SHORT, known)
+        try:
+            for _ in range(45):
+                next(steps)
+        except StopIteration as finished:
+            found = finished.value
+        sizes.append(len(known))
+    assert found == whole
+    assert len(sizes) > 4
+    assert sizes == sorted(set(sizes)), "each try adds some"
 
 
 def test_chunks_of_a_prompt_end_on_the_grid() -> None:

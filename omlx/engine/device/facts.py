@@ -8,7 +8,7 @@ the measured shapes, on this machine, with these weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any, Final, cast
@@ -213,6 +213,11 @@ STRIDE: Final = 7919
 """Between ids: equal ones would all use the same experts."""
 
 
+Differences = dict[tuple[bool, int, int], float]
+"""Largest differences of logits: of windows or batches, behind how many of the contexts, and by
+tokens or rows."""
+
+
 @dataclass(slots=True)
 class _Row:
     """One context: its cache before the measured passes, and the ids and logits of single steps."""
@@ -224,36 +229,52 @@ class _Row:
 
 
 def measure_exactness(
-    model: Model, make_cache: MakeCache, vocab_size: int, longest: int
+    model: Model,
+    make_cache: MakeCache,
+    vocab_size: int,
+    longest: int,
+    known: Differences | None = None,
 ) -> Steps[Exactness]:
     """Measure windows and batches behind contexts of at most `longest` tokens: a pass a step.
 
-    Batches have rows of all contexts, as the engine merges them. Raises what the model raises, and
-    ArithmeticError for logits that are not finite.
+    Batches have rows of all contexts so far, as the engine merges them. Differences are added to
+    `known`, from which another call continues. Raises what the model raises, and ArithmeticError
+    for logits that are not finite.
     """
+    known = {} if known is None else known
     contexts = tuple(length for length in CONTEXTS if length + SINGLE <= longest)
     if not contexts:
         contexts = (max(1, longest - SINGLE),)
     probe = _Probe(model, make_cache, vocab_size)
-    rows = []
-    for length in contexts:
-        rows.append((yield from probe.single_steps(length)))
-    windows: dict[int, float] = {}
-    if rewind_refusal(make_cache(), model) is None:
-        for row in rows:
-            for width in WINDOWS:
-                found = probe.window(row, width)
-                windows[width] = max(windows.get(width, 0.0), found)
+    widths = WINDOWS if rewind_refusal(make_cache(), model) is None else ()
+    sizes = ROWS if merge_refusal(model, make_cache) is None else ()
+    rows: list[_Row] = []
+    for number in range(1, len(contexts) + 1):
+        pieces = [(True, number, width) for width in widths]
+        pieces += [(False, number, size) for size in sizes]
+        for piece in pieces:
+            if piece in known:
+                continue
+            while len(rows) < number:
+                rows.append((yield from probe.single_steps(contexts[len(rows)])))
+            window, _, size = piece
+            if window:
+                known[piece] = probe.window(rows[-1], size)
                 yield
-    sizes: dict[int, float] = {}
-    if merge_refusal(model, make_cache) is None:
-        for size in ROWS:
-            for alike in (True, False):  # rows of one length, and of several
-                chosen = [rows[0 if alike else i % len(rows)] for i in range(size)]
-                for found in probe.batch(chosen):
-                    sizes[size] = max(sizes.get(size, 0.0), found)
-                    yield
-    return Exactness(contexts, windows, sizes)
+            else:
+                chosen = [rows[i % number] for i in range(size)]
+                known[piece] = yield from probe.batch(chosen)
+    windows, batches = _largest(known, window=True), _largest(known, window=False)
+    return Exactness(contexts, windows, batches)
+
+
+def _largest(known: Differences, *, window: bool) -> dict[int, float]:
+    """Return the largest difference by size, in ascending order."""
+    largest: dict[int, float] = {}
+    for (kind, _, size), found in sorted(known.items()):
+        if kind == window:
+            largest[size] = max(largest.get(size, 0.0), found)
+    return largest
 
 
 class _Probe:
@@ -281,12 +302,15 @@ class _Probe:
         rewind(row.cache, row.length + width, row.length, [before])
         return max(_difference(logits[i], row.logits[i]) for i in range(width))
 
-    def batch(self, rows: Sequence[_Row]) -> Iterator[float]:
-        """Merge copies of these rows; yield the largest difference of each pass over all."""
-        cache = merge_caches([row.cache for row in rows])
+    def batch(self, rows: Sequence[_Row]) -> Steps[float]:
+        """Merge copies of these rows. Return the largest difference of some passes over all."""
+        cache, largest = merge_caches([row.cache for row in rows]), 0.0
         for step in range(STEPS):
             logits = self._pass([[row.ids[step]] for row in rows], cache)
-            yield max(_difference(logits[i, 0], row.logits[step]) for i, row in enumerate(rows))
+            for i, row in enumerate(rows):
+                largest = max(largest, _difference(logits[i, 0], row.logits[step]))
+            yield
+        return largest
 
     def _read(self, ids: Sequence[int]) -> Steps[Cache]:
         cache = self._make_cache()
