@@ -1,8 +1,9 @@
 """Prefill slices by time, beside decoding rows. Pure Python.
 
-A slice takes `pause_s`, or a longer step of the decoding rows; afterwards the rows decode as long,
-and so keep half of their pace. The size in tokens follows from earlier slices, at first from the
-cost model. Rows beside a more urgent prompt get a twentieth of the time (`HELD`).
+A slice has a step of its own, so that it is timed alone, however uneven decode steps are (drafts,
+overlapping steps of a CPU). It takes `pause_s`, or a longer decode step; afterwards the rows decode
+as long, and so keep half of their pace. The size in tokens follows from earlier slices, at first
+from the cost model. Rows beside a more urgent prompt get a twentieth of the time (`HELD`).
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ MAX_OWED_S: Final = 5.0
 SAMPLES: Final = 5
 """Steps whose median counts: a busy machine delays single steps."""
 
-MIXED: Final = 8
-"""Steps with slices, after which a step without a slice is measured again."""
-
 UNKNOWN_STEP_S: Final = 0.05
 """Seconds of a decode step, while none is measured."""
 
@@ -54,10 +52,9 @@ class PrefillPacing:
         self._steps: deque[float] = deque(maxlen=SAMPLES)  # seconds, without prompts
         self._newest_s = 0.0
         self._step_s = 0.0  # their median; 0: not measured
-        self._mixed = 0  # steps with slices since the newest of them
         self._rows = 0  # that decode in such a step
         self._owed_s = 0.0  # to decoding rows for slices, as measured
-        self._expected_s: deque[float] = deque()  # the same of steps that are not measured yet
+        self._planned: deque[tuple[int, float]] = deque()  # rows, and what will be owed to them
         self._held_s = 0.0  # since less urgent rows decoded last
         self.holding = False  # whether they wait for the newest step
 
@@ -68,7 +65,7 @@ class PrefillPacing:
     @property
     def due(self) -> bool:
         """Whether decoding rows have had their share since the last slice."""
-        return self._owed_s + sum(self._expected_s) <= 0.0 and self._mixed < MIXED
+        return self._owed_s + sum(owed_s for _, owed_s in self._planned) <= 0.0
 
     @property
     def holds(self) -> bool:
@@ -83,37 +80,35 @@ class PrefillPacing:
         return tokens if tokens < 2 * TILE else tokens - tokens % TILE
 
     def planned(self, rows: int, tokens: int) -> None:
-        """Note a step in which `rows` decode, and prompts have `tokens`."""
-        expected_s = 0.0
+        """Note a step in which `rows` decode, or wait for `tokens` of prompts."""
+        owed_s = 0.0
         if rows and not self.holding:
-            self._held_s = 0.0
+            if not tokens:
+                self._held_s = 0.0
             if rows != self._rows:
                 self._rows, self._step_s, self._newest_s = rows, 0.0, 0.0
                 self._steps.clear()
-            self._mixed = self._mixed + 1 if tokens else 0
-            expected_s = (self._slice_s(tokens) if tokens else 0.0) - self._step_s
+            owed_s = self._slice_s(tokens) if tokens else -self._step_s
         if self.timed:
-            self._expected_s.append(expected_s)
+            self._planned.append((rows, owed_s))
 
-    def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Learn from the `seconds` of the oldest step planned."""
+    def observe(self, tokens: int, seconds: float) -> None:
+        """Learn from the `seconds` of the oldest step planned, which read `tokens` of prompts."""
         if self._pause_s is None:
             return
-        if self._expected_s:
-            self._expected_s.popleft()
+        rows = self._planned.popleft()[0] if self._planned else 0
         if self.holding:
             self._held_s += seconds
         if not tokens:
             self._observe_decode(rows, seconds)
             return
-        slice_s = seconds - self._step_s if rows else seconds
         if rows:
-            self._owe(slice_s - self._step_s)
-        self._learn(tokens, max(slice_s, seconds / 10))
+            self._owe(seconds)
+        self._learn(tokens, seconds)
 
     def discard(self) -> None:
         """Expect nothing of steps that failed: they are never observed."""
-        self._expected_s.clear()
+        self._planned.clear()
 
     @property
     def _target_s(self) -> float:

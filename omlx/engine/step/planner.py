@@ -121,15 +121,18 @@ class Planner:
         prompts = self._prompts(running, decoding)
         if prompts:
             chunks, looks = self._prefill(prompts, decoding)
+        beside = len(decoding)  # rows that decode or wait for a slice
         if chunks and self._gives_way(prompts, decoding):
-            decoding, self.pacing.holding = (), True
+            decoding, beside, self.pacing.holding = (), 0, True
+        elif chunks and self.pacing.timed:
+            decoding = ()
         caught_up = self.speculator.catch_up(decoding, alone=len(running) == 1)
         drafts: dict[int, object] = {}
         forwards = self._decode(decoding, drafts)
         plan = Plan((*ops, *looks), (*forwards, *chunks))
         if not plan.ops and not plan.forwards:
             return None
-        self.pacing.planned(len(decoding), plan.prompt_tokens if chunks else 0)
+        self.pacing.planned(beside, plan.prompt_tokens if chunks else 0)
         if chunks:
             self.order.planned(running, {window.row for window in plan.prompts})
         masks: dict[int, TokenMask] = {}
@@ -143,7 +146,7 @@ class Planner:
         """Learn how long a step took, and what its pass over a prompt took of memory."""
         windows = plan.prompts
         read = plan.prompt_tokens if windows else 0
-        self.pacing.observe(len(plan.windows) - len(windows), read, seconds)
+        self.pacing.observe(read, seconds)
         if not windows:
             return
         context = max(window.start + window.width for window in windows)
