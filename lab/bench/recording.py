@@ -171,18 +171,19 @@ def served(
 def wait_until_calibrated(server: Server) -> None:
     """Wait, so that no server measures its passes while another one is measured.
 
-    A server is calibrated before it compares widths bit by bit, which keeps it busy as well. Raises
-    RuntimeError after `CALIBRATION_S`.
+    A server is calibrated before it compares widths bit by bit, which keeps it busy as well; that
+    is not seen where processor time cannot be read. Raises RuntimeError after `CALIBRATION_S`.
     """
-    deadline, spent_s = time.monotonic() + CALIBRATION_S, math.inf
+    deadline, spent_s = time.monotonic() + CALIBRATION_S, -math.inf
     while time.monotonic() < deadline:
         status = call(server.port, "GET", f"/v1/models/{server.model}")
         now_s = processor_seconds(server.pid)
-        if status["speculation"]["calibration"] != "pending" and now_s - spent_s < IDLE_S:
+        busy = now_s - spent_s >= IDLE_S  # never with NaN
+        if status["speculation"]["calibration"] != "pending" and not busy:
             return
         spent_s = now_s
         time.sleep(1)  # a status has no event to wait for
-    raise RuntimeError(f"a server is not calibrated after {CALIBRATION_S:.0f} s")
+    raise RuntimeError(f"a server is still busy with itself after {CALIBRATION_S:.0f} s")
 
 
 def compare(servers: Sequence[Server], count: int, trials: int, tokens: int, until: float) -> Cost:

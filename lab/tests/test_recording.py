@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
 import pytest
 
+from lab.bench import recording
 from lab.bench.__main__ import main
-from lab.bench.http.server import post, processor_seconds
+from lab.bench.http.server import Server, post, processor_seconds
 from lab.bench.recording import Cost, Rates, body
 from lab.bench.series import Series
 from omlx.models.catalog.discovery import BUNDLED
@@ -60,3 +62,15 @@ def test_all_servers_make_the_tokens(tmp_path: Path, capsys: pytest.CaptureFixtu
     for side in ("off", "control", "on"):
         assert all(cost[side]["elapsed"]["median"] > 0 for cost in report["streams"])
     assert "on / off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_a_calibrated_server_is_waited_for_until_it_is_idle(
+    monkeypatch: pytest.MonkeyPatch, unknown: bool
+) -> None:
+    spent = iter([math.nan] if unknown else [10.0, 11.9, 13.8, 13.9])
+    monkeypatch.setattr(recording, "call", lambda *_: {"speculation": {"calibration": "done"}})
+    monkeypatch.setattr(recording, "processor_seconds", lambda _: next(spent))
+    monkeypatch.setattr(recording.time, "sleep", lambda _: None)
+    recording.wait_until_calibrated(Server("omlx", 1, "m", 1))
+    assert not list(spent)

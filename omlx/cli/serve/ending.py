@@ -17,10 +17,12 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Final
 
 import uvicorn
+from h11 import ProtocolError
 
 from omlx.catalog import sentence
 from omlx.engine.heartbeat import Watchdog
@@ -169,7 +171,8 @@ class Server(uvicorn.Server):
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             for connection in list(self.server_state.connections):
-                connection.shutdown()
+                with suppress(ProtocolError):  # of a connection whose answer broke off
+                    connection.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal, end at once after a second.

@@ -214,8 +214,7 @@ STRIDE: Final = 7919
 
 
 Differences = dict[tuple[bool, int, int], float]
-"""Largest differences of logits: of windows or batches, behind how many of the contexts, and by
-tokens or rows."""
+"""Largest differences of logits by piece: a window or a batch, the number of contexts, the size."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,8 @@ class LatencyTable:
         if seconds <= 0.0:
             return False
         bucket, expected = bucket_of(context), self.seconds(width, context) or math.inf
-        if seconds > CONFIG.outlier * expected and self.reaches(width):
+        wrong = seconds > CONFIG.outlier * expected and self.reaches(width)
+        if wrong:
             self._outliers_in_a_row += 1
             if self._outliers_in_a_row < CONFIG.min_samples:
                 return False
@@ -80,7 +81,7 @@ class LatencyTable:
         )
         if slow_at_first:  # the entry says that the next pass counts
             return True
-        if not samples and self._known(width):
+        if not (samples or wrong) and self._known(width):
             # Two of the first three agree: a width that a busy machine once made seem expensive
             # would not be tried again.
             samples.append(expected / self.drift)
@@ -94,6 +95,17 @@ class LatencyTable:
         self._medians.setdefault(bucket, {})[width] = median_low(samples)
         self._curves.clear()
         return True
+
+    def doubt(self, width: int, context: int) -> None:
+        """Keep two samples of an entry: of five, the next three decide."""
+        bucket = bucket_of(context)
+        samples = self._samples.get(bucket, {}).get(width)
+        if samples and len(samples) > 2:
+            kept = list(samples)[-2:]
+            samples.clear()
+            samples.extend(kept)
+            self._medians[bucket][width] = median_low(samples)
+            self._curves.clear()
 
     def learn_chunk(self, tokens: int, context: int, seconds: float) -> bool:
         """Record a prefill or catch-up of `tokens`, scaled to a power of two: a small table."""
@@ -204,27 +216,17 @@ class LatencyTable:
 
 @dataclass(slots=True)
 class PlainRuns:
-    """Plain steps in a row, as they are timed: `runs` so far, `steps` of the newest one, `rounds`
-    with drafts since.
+    """Plain steps in place of drafts, to measure them. `runs` so far, the steps `left` of the
+    present one, and `rounds` with drafts since.
     """
 
     rounds: int = 0
-    steps: int = 0
+    left: int = 0
     runs: int = 0
 
     @property
-    def due_after(self) -> int:
-        """Rounds with drafts after which plain steps are measured again."""
-        return CONFIG.plain_every << min(self.runs, CONFIG.plain_backoff)
-
-    def count(self, *, drafts: bool) -> None:
-        if not drafts:
-            self.steps += 1
-            return
-        if self.steps >= CONFIG.plain_run:
-            self.rounds, self.runs = 0, self.runs + 1
-        self.rounds += 1
-        self.steps = 0
+    def due(self) -> bool:
+        return self.rounds >= CONFIG.plain_every << min(self.runs, CONFIG.plain_backoff)
 
 
 @dataclass(slots=True)
@@ -284,19 +286,33 @@ class CostModel:
         return self.batch_pass(rows, PLAIN, context) if rows in self.batches else 0.0
 
     def plain_due(self, rows: int, context: int) -> bool:
-        """Return whether the next pass over `rows` is to be a plain step, to measure one.
+        """Return whether a pass of drafts over `rows` is to be a plain step, to measure one.
 
         Rows of which one always drafts would measure none: an estimate made elsewhere, or on a
         busy machine, would decide for ever that drafts pay.
         """
         plain = self._plain_runs.get((rows, bucket_of(context))) or PlainRuns()
-        unknown = self.batch_samples(rows, PLAIN, context) < CONFIG.min_samples and not plain.runs
-        return plain.steps < CONFIG.plain_run and (unknown or plain.rounds >= plain.due_after)
+        if plain.left or plain.due:
+            return True
+        return not plain.runs and self.batch_samples(rows, PLAIN, context) < CONFIG.min_samples
 
-    def count_pass(self, rows: int, context: int, *, drafts: bool) -> None:
-        """Count a pass for `plain_due`."""
-        key = rows, bucket_of(context)
-        self._plain_runs.setdefault(key, PlainRuns()).count(drafts=drafts)
+    def count_pass(self, rows: int, context: int, *, measures: bool) -> None:
+        """Count a pass with drafts, or a plain step in place of one, for `plain_due`.
+
+        Such steps are so many, whatever comes between them and whether or not they can be timed.
+        """
+        plain = self._plain_runs.setdefault((rows, bucket_of(context)), PlainRuns())
+        if not measures:
+            plain.rounds += 1
+            return
+        if not plain.left:
+            plain.left = CONFIG.plain_run
+            table = self.target if rows == 1 else self.batches.get(rows)
+            if table is not None:
+                table.doubt(PLAIN, context)
+        plain.left -= 1
+        if not plain.left:
+            plain.rounds, plain.runs = 0, plain.runs + 1
 
     def next_pass(self, rows: int, context: int, sharing: Counter[str] | None = None) -> Pass:
         """Return the prices of the next pass. The first ones over so many rows are plain steps."""

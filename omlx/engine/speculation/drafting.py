@@ -166,17 +166,21 @@ class RowChoice(NamedTuple):
 class PassChoice:
     """What the rows of a pass are to draft: `drafts` are (row, proposal, draft length).
 
-    `step` prices the pass; None: nothing is due.
+    `step` prices the pass; None: nothing is due. It `measures` where a plain step takes the place
+    of paying drafts.
     """
 
     rows: list[RowChoice]
     drafts: list[tuple[RowRecord, Proposal, int]] = field(default_factory=list)
     step: Pass | None = None
+    measures: bool = False
 
     def count(self, cost_model: CostModel) -> None:
         """Have the policies of the rows count this decision, and the cost model the pass."""
-        records = [row.record for row in self.rows]
-        cost_model.count_pass(len(records), longest_of(records), drafts=bool(self.drafts))
+        settled = any(row.choice.settled for row in self.rows)
+        if self.measures or (self.drafts and not settled):
+            context = longest_of([row.record for row in self.rows])
+            cost_model.count_pass(len(self.rows), context, measures=self.measures)
         for record, proposals, choice in self.rows:
             if proposals and not choice.settled:
                 with isolate(record.disable):
@@ -215,15 +219,16 @@ class Drafting:
         if len(rows) > 1:
             width, speedup, pays = step.decide([row.choice.best.forecast for row in rows])
         settled = any(row.choice.settled for row in rows)
+        measures = False
         if pays and not settled and speedup < CONFIG.sure_speedup:
-            pays = not cost_model.plain_due(len(rows), context)
+            measures = cost_model.plain_due(len(rows), context)
         drafts: list[tuple[RowRecord, Proposal, int]] = []
-        for record, _, choice in rows if pays else ():
+        for record, _, choice in rows if pays and not measures else ():
             proposal, forecast, _ = choice.best
             k = forecast.draft_length(width)
             if k and proposal is not None:
                 drafts.append((record, proposal, k))
-        return PassChoice(rows, drafts, step)
+        return PassChoice(rows, drafts, step, measures)
 
     def draft(self, records: Sequence[RowRecord], cost_model: CostModel) -> dict[int, Draft]:
         """Draft for the rows of a pass, by row, and record that the drafts are in flight."""

@@ -93,7 +93,7 @@ class PrefillPacing:
             self._planned.append((rows, owed_s))
 
     def observe(self, tokens: int, seconds: float) -> None:
-        """Learn from the `seconds` of the oldest step planned, which read `tokens` of prompts."""
+        """Learn from the `seconds` of the oldest step planned, with `tokens` of prompts."""
         if self._pause_s is None:
             return
         rows = self._planned.popleft()[0] if self._planned else 0

@@ -265,3 +265,16 @@ def test_a_pass_that_drafting_leaves_no_time_for_is_not_learned() -> None:
     assert not model.batch_samples(8, 2, 100)
     model.learn_batch(8, 2, 100, 0.1)
     assert model.batch_samples(8, 2, 100) == 1
+
+
+def test_plain_steps_are_measured_in_place_of_drafts_but_not_for_good() -> None:
+    """Whatever comes between them: rows with masks, and of several passes, are never timed."""
+    model, measured = CostModel(), []
+    for turn in range(3000):
+        sure = turn % 3 == 0  # another row of the same key drafts, for one
+        measured.append(not sure and model.plain_due(1, 5000))
+        model.count_pass(1, 5000, measures=measured[-1])
+    first = measured.index(False, measured.index(True) + 9)
+    assert sum(measured[:first]) == CONFIG.plain_run
+    assert sum(measured) <= 7 * CONFIG.plain_run
+    assert sum(measured[1500:]) >= CONFIG.plain_run, "and again"
