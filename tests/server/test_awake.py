@@ -10,12 +10,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
-from omlx.server.awake import LINGER_S, RETRY_S, Awake, in_use
+from omlx.cli.serve.command import in_use
+from omlx.power import LINGER_S, RETRY_S, Awake
 from tests.server.running import PATIENCE_S, TARGET, Running, omlx
 
 PROGRAM = """\
@@ -123,7 +125,7 @@ def test_closing_ends_it_for_good(program: Program, awake: Awake) -> None:
 def test_one_that_ignores_signals_is_killed(
     program: Program, awake: Awake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx.server.awake._END_S", 0.01)
+    monkeypatch.setattr("omlx.power._END_S", 0.01)
     program.write(setup="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     awake.update(busy=True)
     pid, _ = program.started()
@@ -189,7 +191,7 @@ def test_the_setting_ends_it_at_once(program: Program, clock: Clock) -> None:
 def test_a_server_follows_its_requests(
     program: Program, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx.server.awake.INTERVAL_S", 0.001)
+    monkeypatch.setattr("omlx.power.CHECK_S", 0.001)
     with omlx() as running:
         assert not in_use(running.pool)
         pid = asyncio.run(follow(running, program, clock))
@@ -199,7 +201,7 @@ def test_a_server_follows_its_requests(
 async def follow(running: Running, program: Program, clock: Clock) -> int:
     """Ask for an endless answer, and leave it once the child runs; wait until it has ended."""
     awake = Awake(lambda: True, platform="darwin", clock=clock)
-    task = asyncio.create_task(awake.run(running.pool))
+    task = asyncio.create_task(awake.run(partial(in_use, running.pool)))
     body = {"model": TARGET, "prompt": "def", "stream": True, "max_tokens": 3000}
     address = f"{running.url}/v1/completions"
     async with (

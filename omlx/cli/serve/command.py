@@ -62,10 +62,10 @@ from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.watchers import DraftWatcher, RegistryWatcher
+from omlx.power import Awake
 from omlx.process_memory import set_up_allocator
 from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
-from omlx.server.awake import Awake
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
 from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.http.guard import check_keys
@@ -227,9 +227,15 @@ def _background_tasks(
         drafts.run(_DRAFT_INTERVAL_S),
         settings.run(_SETTINGS_INTERVAL_S),
         _warm_up(),
-        Awake(lambda: live.current.resolve().settings.keep_awake).run(pool),
+        Awake(lambda: live.current.resolve().settings.keep_awake).run(partial(in_use, pool)),
     )
     return [asyncio.create_task(task) for task in work]
+
+
+def in_use(pool: Pool) -> bool:
+    """Whether a request waits for a model or uses one."""
+    used = any(resident.leases for resident in pool.residents)
+    return used or pool.load_queue.requests > 0
 
 
 def open_stores(settings: Settings) -> Stores:
