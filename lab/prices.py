@@ -17,7 +17,7 @@ PRODUCT: Final = ("omlx", "admin")
 
 FEATURES: Final[dict[str, str]] = {
     "engine: queue, batches, caches, memory": """
-        omlx/engine/ tests/engine/ omlx/process_memory tests/cli/hanging tests/cli/test_hang""",
+        omlx/engine/ tests/engine/ tests/cli/hanging tests/cli/test_hang""",
     "prefixes in memory": """
         omlx/engine/prefix/ tests/engine/prefix/ tests/engine/test_prefix_reuse
         tests/server/test_prefixes""",

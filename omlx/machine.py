@@ -1,24 +1,23 @@
-"""Facts of this machine for `omlx doctor`, and warnings about them.
+"""This machine: facts and warnings for `omlx doctor`, and the memory of processes, in bytes.
 
 Facts are read once; warnings are a pure function of them, so that a Mac's warnings are tested on
-any machine.
+any machine. Memory is counted as the operating system does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
-import mlx.core as mx
-
 from omlx.errors import Reason
-from omlx.power import Heat, Power, read_power
+from omlx.power import Heat, Power
 
 UNWIRED_MACOS: Final = 27
 """Major version of macOS — since then screen updates may unwire a large residency set."""
@@ -45,22 +44,6 @@ class Machine:
     # The environment's `MLX_` variables, which change how mlx computes.
     variables: Mapping[str, str] = field(default_factory=dict)
     power: Power = field(default_factory=lambda: Power(None))
-
-
-def read_machine() -> Machine:
-    info = mx.device_info()
-    return Machine(
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        processors=os.cpu_count() or 1,
-        device=str(mx.default_device().type.name),
-        device_name=str(info.get("device_name", UNKNOWN)),
-        architecture=str(info.get("architecture", UNKNOWN)),
-        metal=mx.metal.is_available(),
-        mlx=version("mlx"),
-        macos=platform.mac_ver()[0] if sys.platform == "darwin" else "",
-        variables={key: value for key, value in os.environ.items() if key.startswith("MLX_")},
-        power=read_power(),
-    )
 
 
 def machine_rows(machine: Machine) -> Iterator[tuple[str, ...]]:
@@ -112,3 +95,59 @@ def _choice(value: bool | None, yes: str, no: str) -> str:
     if value is None:
         return UNKNOWN
     return yes if value else no
+
+
+_RUSAGE_INFO_V2: Final = 2
+_PHYS_FOOTPRINT: Final = 16 + 7 * 8
+"""Offset of `ri_phys_footprint` in `struct rusage_info_v2`: after a UUID and seven counters."""
+
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+_LARGE_BYTES: Final = 256 << 10
+_HEAPS: Final = 2
+
+
+def footprint(pid: int | None = None) -> int:
+    """Return the bytes counted for a process of this user (default: this one); 0 if unknown."""
+    if pid is None:
+        pid = os.getpid()
+    if sys.platform == "darwin":
+        return _darwin_footprint(pid)
+    try:
+        statm = Path(f"/proc/{pid}/statm").read_text("ascii")
+        return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def machine_bytes() -> int:
+    """Return the bytes of memory in this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def set_up_allocator() -> None:
+    """Keep freed memory from staying with the process on Linux. Call before threads start."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every C library has it
+            library = ctypes.CDLL(None)
+            # A constant threshold for separate mappings. By default glibc raises it, up to 32 MB,
+            # with each block that is freed; later blocks are then on a heap, where gaps between
+            # small blocks cannot be returned.
+            library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+            # Threads share the heaps. The default of eight per core would each keep their threads'
+            # freed memory.
+            library.mallopt(_M_ARENA_MAX, _HEAPS)
+
+
+def trim() -> None:
+    """Return freed memory to the system; on Linux the process keeps freed memory until then."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # not every C library has it
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _darwin_footprint(pid: int) -> int:
+    info = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None).proc_pid_rusage(pid, _RUSAGE_INFO_V2, ctypes.byref(info)) != 0:
+        return 0
+    return int.from_bytes(info.raw[_PHYS_FOOTPRINT : _PHYS_FOOTPRINT + 8], sys.byteorder)

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import BadRequest, ModelError, NotFound, Reason, optional_reason
+from omlx.machine import machine_bytes
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.config import longest_context
 from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.process_memory import machine_bytes
 from omlx.settings.layers import Layer, Resolution, Source
 from omlx.settings.parse import to_json
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table

@@ -28,7 +28,7 @@ from lab.bench.kernels import Expired, Part, Row, run_parts
 from lab.bench.series import Series
 from lab.bench.subject import Subject, read_subject
 from omlx.cli.arguments import configured, find_model
-from omlx.cli.doctor import machine_chapters, machine_warnings, write_chapters
+from omlx.cli.doctor import machine_chapters, machine_warnings, read_machine, write_chapters
 from omlx.cli.serve.address import find_server
 from omlx.engine.calibration import STRIDE, Calibration
 from omlx.engine.device.gpu import INTERVAL_S, evaluate_little
@@ -37,7 +37,6 @@ from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.types import Failed, PrefillProgress, Request, Sampling
 from omlx.errors import ModelError, OmlxError
-from omlx.machine import read_machine
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import limit_bytes
 from omlx.settings.layers import add_flags

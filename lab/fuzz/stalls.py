@@ -26,8 +26,8 @@ from typing import Final
 import httpx
 
 from lab.fuzz.stalling_requests import CHAT, TEMPLATES, StallingRequest, stalling_requests
+from omlx.machine import footprint
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.process_memory import footprint
 from tests.cli.serving import Serving, serving
 
 GOOD: Final = "good"

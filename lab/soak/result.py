@@ -15,7 +15,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from lab.soak.load import Counts
-from omlx.process_memory import footprint
+from omlx.machine import footprint
 
 MIB: Final = float(1 << 20)
 BOUNDS_PER_HOUR: Final = {

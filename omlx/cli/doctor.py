@@ -38,14 +38,14 @@ from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
 from omlx.exactness import Exactness
 from omlx.installation import classes_command
-from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
+from omlx.machine import UNKNOWN, Machine, machine_bytes, machine_rows, power_rows, warnings
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.registry import Status
 from omlx.models.pool.cost_file import CostFiles
 from omlx.models.pool.footprint import default_limit_bytes
 from omlx.models.pool.pool import build_pool
-from omlx.process_memory import machine_bytes
+from omlx.power import read_power
 from omlx.server.http.guard import is_loopback
 from omlx.server.services import ExactnessService
 from omlx.settings.configuration import LiveConfiguration
@@ -90,6 +90,22 @@ def run(arguments: Namespace) -> int:
     }
     write_chapters(chapters)
     return 0
+
+
+def read_machine() -> Machine:
+    info = mx.device_info()
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        processors=os.cpu_count() or 1,
+        device=str(mx.default_device().type.name),
+        device_name=str(info.get("device_name", UNKNOWN)),
+        architecture=str(info.get("architecture", UNKNOWN)),
+        metal=mx.metal.is_available(),
+        mlx=version("mlx"),
+        macos=platform.mac_ver()[0] if sys.platform == "darwin" else "",
+        variables={key: value for key, value in os.environ.items() if key.startswith("MLX_")},
+        power=read_power(),
+    )
 
 
 def machine_chapters(machine: Machine, settings: Settings) -> dict[str, Rows]:

@@ -16,7 +16,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx.errors import BadRequest, Reason
-from omlx.process_memory import trim
+from omlx.machine import trim
 from omlx.text.calls.arguments import JSON, LENIENT, SPACING
 from omlx.text.calls.grammar import CallGrammar, arguments_schema
 from omlx.text.calls.markup import CallMarkup, call_markup

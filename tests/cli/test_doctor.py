@@ -14,8 +14,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from omlx.cli.doctor import read_machine
 from omlx.cli.main import main
-from omlx.machine import Machine, machine_rows, power_rows, read_machine, warnings
+from omlx.machine import Machine, machine_rows, power_rows, warnings
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.power import Heat, Power
 from tests.cli.inside import omlx

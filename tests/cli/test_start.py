@@ -17,8 +17,8 @@ from omlx.admin.models.model_snapshot import suggested
 from omlx.cli.main import COMMANDS, main
 from omlx.cli.output import BOLD, columns, styled
 from omlx.cli.serve.ending import ENGINE_DIED
+from omlx.machine import machine_bytes
 from omlx.models.catalog.discovery import BUNDLED, discover
-from omlx.process_memory import machine_bytes
 from omlx.settings import file
 from omlx.settings.schema import Settings
 from tests.cli.test_main import Capture, alone

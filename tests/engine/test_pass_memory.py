@@ -167,7 +167,7 @@ SERVED = """
 import mlx.core as mx
 from omlx.engine.build import build_loop
 from omlx.models.pool.footprint import Trimmer, bound_mlx, used_bytes
-from omlx.process_memory import footprint, set_up_allocator
+from omlx.machine import footprint, set_up_allocator
 import sys, threading, time
 
 set_up_allocator()

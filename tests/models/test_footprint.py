@@ -11,6 +11,7 @@ import mlx.core as mx
 import pytest
 
 from omlx.errors import ConfigError
+from omlx.machine import machine_bytes
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import (
     SLACK,
@@ -25,7 +26,6 @@ from omlx.models.pool.footprint import (
     weight_bytes,
     wire,
 )
-from omlx.process_memory import machine_bytes
 
 SIZE = 128 << 20
 
@@ -113,7 +113,7 @@ LINUX = pytest.mark.skipif(
     sys.platform != "linux", reason="only there freed memory stays with the process"
 )
 FREED = """
-from omlx.process_memory import footprint, set_up_allocator
+from omlx.machine import footprint, set_up_allocator
 set_up_allocator()
 first = b"x" * (20 << 20)
 del first

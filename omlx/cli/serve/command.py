@@ -53,6 +53,7 @@ from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead
 from omlx.installation import program_words
+from omlx.machine import set_up_allocator
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads
@@ -63,7 +64,6 @@ from omlx.models.pool.pool import Pool, build_pool
 from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.watchers import DraftWatcher, RegistryWatcher
 from omlx.power import Awake
-from omlx.process_memory import set_up_allocator
 from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore

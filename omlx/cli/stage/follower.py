@@ -25,10 +25,10 @@ from omlx.cli.stage.processes import LOST, SILENT
 from omlx.engine.stage.link import Frame, Kind, Link, Order
 from omlx.engine.stage.runners import join
 from omlx.errors import ModelError, NotFound, StageError
+from omlx.machine import set_up_allocator
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.pool.footprint import bound_mlx, free_bytes, limit_bytes, wire
 from omlx.models.stages import FollowerStage
-from omlx.process_memory import set_up_allocator
 from omlx.settings.layers import add_flags
 
 

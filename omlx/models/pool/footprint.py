@@ -14,9 +14,9 @@ import mlx.core as mx
 from omlx.engine.device.gpu import release_buffers
 from omlx.engine.memory import PASSES
 from omlx.errors import ConfigError, ModelError
+from omlx.machine import footprint, machine_bytes, trim
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import ModelEntry
-from omlx.process_memory import footprint, machine_bytes, trim
 
 SHARE: Final = 0.75
 """Fraction of the machine's memory — default limit; the rest is for other programs."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from starlette.requests import Request
 
 from omlx.errors import BadRequest, OmlxError
-from omlx.process_memory import trim
+from omlx.machine import trim
 from omlx.server.http.connection import NamedModel, note
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from omlx.errors import BadRequest
-from omlx.process_memory import footprint
+from omlx.machine import footprint
 from omlx.text.template.worker import RENDERED, TemplateJob
 
 if TYPE_CHECKING:

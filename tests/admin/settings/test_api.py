@@ -12,7 +12,7 @@ import pytest
 from omlx.admin.models.model_page import SETTINGS
 from omlx.admin.settings.view import FieldGroup, SettingsView, SettingView, setting_views
 from omlx.catalog import catalog
-from omlx.process_memory import machine_bytes
+from omlx.machine import machine_bytes
 from omlx.settings.layers import Layer, Source, resolve
 from omlx.settings.schema import Scope, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store

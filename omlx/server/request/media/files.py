@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Final
 
 from omlx.errors import BadRequest, Reason
-from omlx.process_memory import footprint
+from omlx.machine import footprint
 from omlx.server.http.body import Json
 from omlx.server.request.content import FILE, content_of, file_bytes, text_part
 from omlx.server.request.generation_request import GenerationRequest
