@@ -23,7 +23,7 @@ from omlx.models.pool.pool import Pool
 from omlx.receipts.kept import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
-from omlx.server.beginnings.background import BackgroundPrefill
+from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.foresight import Expected
 from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized

@@ -22,7 +22,7 @@ from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.records import RequestStats
-from omlx.server.beginnings.background import BackgroundPrefill
+from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
 from omlx.server.beginnings.compaction import (
     LEAST_SHARE,

@@ -17,7 +17,7 @@ from omlx import storage
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.pool import Pool
 from omlx.server.beginnings import transcript
-from omlx.server.beginnings.background import BackgroundPrefill
+from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.beginning import MAX_AGE_S
 from omlx.server.beginnings.compaction import (
     KIND,
