@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
-from omlx.engine.heartbeat import Heartbeat
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import FIRST_BUCKET, PLAIN, CostModel
 from omlx.engine.speculation.drafter import Draft, Proposal
@@ -28,6 +27,7 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.strategy import NGRAM, Clause, only
 from omlx.engine.step.row import Row
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
+from omlx.engine.work import Heartbeat
 from omlx.exactness import ROWS
 
 if TYPE_CHECKING:

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from omlx.engine.calibration import Calibrations
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate
-from omlx.engine.heartbeat import Heartbeat
-from omlx.engine.inbox import Call, Inbox, Post, Turns
 from omlx.engine.piece import Room
 from omlx.engine.types import (
     Event,
@@ -33,6 +31,7 @@ from omlx.engine.types import (
     Request,
     RequestCounts,
 )
+from omlx.engine.work import Call, Heartbeat, Inbox, Post, Turns
 from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 

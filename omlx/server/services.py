@@ -23,10 +23,9 @@ from omlx.models.pool.pool import Pool
 from omlx.receipts.kept import AnswerStore
 from omlx.receipts.verifier import Verifier
 from omlx.records import BeginningStats
-from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.foresight import Expected
 from omlx.server.beginnings.next_turn import NextTurns
-from omlx.server.beginnings.prewarmer import Prewarmer, Tokenized
+from omlx.server.beginnings.prewarmer import BackgroundPrefill, Prewarmer, Tokenized
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.http.body import Json
 from omlx.server.http.guard import ApiKeys

@@ -18,8 +18,8 @@ from omlx.cli.main import main
 from omlx.cli.serve import command as serve
 from omlx.cli.serve import ending
 from omlx.engine.device.runner import Launch, Runner
-from omlx.engine.heartbeat import Bounds, Watchdog
 from omlx.engine.step.plan import Read
+from omlx.engine.work import Bounds, Watchdog
 from omlx.errors import EngineDead
 
 SHORT: Final = Bounds(known_s=0.3, unknown_s=0.3)

@@ -10,8 +10,8 @@ from typing import Any
 import uvicorn
 
 from omlx.cli.serve.ending import Deadline, EngineMonitor, Server
-from omlx.engine.heartbeat import Watchdog
 from omlx.engine.thread import EngineThread
+from omlx.engine.work import Watchdog
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

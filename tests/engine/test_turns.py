@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from omlx.engine.inbox import Turns
 from omlx.engine.types import HELD
+from omlx.engine.work import Turns
 
 
 @dataclass

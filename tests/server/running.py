@@ -19,10 +19,10 @@ from anthropic import Anthropic
 from openai import OpenAI
 from starlette.types import ASGIApp
 
-from omlx.engine.inbox import Post
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, EventSink, Failed, Finished, Request
+from omlx.engine.work import Post
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry

@@ -48,9 +48,9 @@ from omlx.cli.serve.ending import (
 from omlx.cli.stage.processes import SERVING
 from omlx.cli.stage.supervisor import add_group_flags, refuse_misuse, supervisor
 from omlx.engine.device.gpu import warm_gpu
-from omlx.engine.heartbeat import Watchdog
 from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
+from omlx.engine.work import Watchdog
 from omlx.errors import EngineDead
 from omlx.installation import program_words
 from omlx.machine import set_up_allocator

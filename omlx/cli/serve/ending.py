@@ -25,8 +25,8 @@ import uvicorn
 from h11 import ProtocolError
 
 from omlx.catalog import sentence
-from omlx.engine.heartbeat import Watchdog
 from omlx.engine.thread import EngineThread
+from omlx.engine.work import Watchdog
 from omlx.errors import EngineDead, StageLost
 
 DRAIN_S: Final = 60

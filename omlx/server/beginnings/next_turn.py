@@ -22,7 +22,6 @@ from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.records import RequestStats
-from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.beginning import shared_length
 from omlx.server.beginnings.compaction import (
     LEAST_SHARE,
@@ -32,6 +31,7 @@ from omlx.server.beginnings.compaction import (
     asks_to_compact,
 )
 from omlx.server.beginnings.foresight import program
+from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.request import tooling
 from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest

@@ -10,10 +10,18 @@ beginning on disk is restored from there, in a fraction of the time.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
@@ -23,18 +31,8 @@ from omlx.engine.types import (
     PrefillProgress,
     Request,
 )
-from omlx.errors import Overloaded
+from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
-import logging
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import date
-from functools import partial
-from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
-from omlx.errors import BadRequest, EngineDead, OmlxError, Reason
 from omlx.models.pool.served import ResidentModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats

@@ -17,7 +17,6 @@ from omlx import storage
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.pool import Pool
 from omlx.server.beginnings import transcript
-from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.beginning import MAX_AGE_S
 from omlx.server.beginnings.compaction import (
     KIND,
@@ -31,6 +30,7 @@ from omlx.server.beginnings.compaction import (
     shape_of,
 )
 from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns, Turn
+from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest
