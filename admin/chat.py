@@ -34,7 +34,7 @@ from omlx.server.request.fields import read
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
 from omlx.server.services import Services
-from omlx.settings.parse import to_json
+from omlx.settings.layers import to_json
 from omlx.tools.toolbox import Toolbox
 
 from .models.model_snapshot import ModelSnapshots

@@ -29,8 +29,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.http.guard import check_exposure
 from omlx.server.request.fields import read
 from omlx.settings.configuration import LiveConfiguration
-from omlx.settings.layers import Resolution, Source, resolve
-from omlx.settings.parse import from_json
+from omlx.settings.layers import Resolution, Source, from_json, resolve
 from omlx.settings.schema import Scope, Settings, Value, table
 from omlx.settings.store import Owner
 from omlx.settings.types import Form

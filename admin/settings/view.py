@@ -20,8 +20,7 @@ from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.settings.layers import Layer, Resolution, Source
-from omlx.settings.parse import to_json
+from omlx.settings.layers import Layer, Resolution, Source, to_json
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 from omlx.settings.types import Form, size_text
 

@@ -20,8 +20,7 @@ from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
-from omlx.settings.layers import Resolution, Source
-from omlx.settings.parse import parse, to_json
+from omlx.settings.layers import Resolution, Source, parse, to_json
 from omlx.settings.schema import Setting, Value, table
 from omlx.settings.store import Owner
 from omlx.settings.types import Form, size_text

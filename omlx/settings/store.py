@@ -25,8 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from omlx.errors import ConfigError, Outdated
 from omlx.settings.file import locked, read, write
-from omlx.settings.layers import Layer, Source, check_bounds
-from omlx.settings.parse import from_json, to_json
+from omlx.settings.layers import Layer, Source, check_bounds, from_json, to_json
 from omlx.settings.schema import Scope, Setting, Value, table
 
 GLOBAL_FILE: Final = "config.json"

@@ -1,6 +1,6 @@
 """Types of settings: pydantic reads the JSON form of a value, and refuses any other type.
 
-Validators raise ConfigError without `where`, which `omlx.settings.parse` adds.
+Validators raise ConfigError without `where`, which `omlx.settings.layers` adds.
 """
 
 from __future__ import annotations

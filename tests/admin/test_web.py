@@ -16,7 +16,7 @@ from omlx.admin.web.formats import disk, duration, elapsed, memory, percent, rat
 from omlx.admin.web.preferences import choose_language
 from omlx.admin.web.rendering import BUNDLE, ENTRIES, STYLES, Scripts
 from omlx.catalog import data_dir
-from omlx.settings.parse import parse
+from omlx.settings.layers import parse
 from omlx.settings.schema import table
 
 

@@ -24,9 +24,10 @@ from omlx.settings.layers import (
     cli_layer,
     environment_layer,
     flags_of,
+    from_json,
     resolve,
+    to_json,
 )
-from omlx.settings.parse import from_json, to_json
 from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 from omlx.settings.store import Store
 from omlx.settings.types import Form

@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from lab.settings_page import document
 from omlx.catalog import catalog
 from omlx.errors import ConfigError
-from omlx.settings.layers import Layer, add_flags, cli_layer, environment_layer
-from omlx.settings.parse import parse
+from omlx.settings.layers import Layer, add_flags, cli_layer, environment_layer, parse
 from omlx.settings.schema import Scope, Setting, Settings, table
 from omlx.settings.store import GLOBAL_FILE, Store
 from omlx.settings.types import RENDERER_ARGUMENTS, allows

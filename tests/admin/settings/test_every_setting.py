@@ -18,8 +18,7 @@ from omlx.errors import ConfigError
 from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import FORMAT
-from omlx.settings.layers import Source, add_flags, cli_layer, environment_layer
-from omlx.settings.parse import to_json
+from omlx.settings.layers import Source, add_flags, cli_layer, environment_layer, to_json
 from omlx.settings.schema import Scope, Setting, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from omlx.settings.types import Form
