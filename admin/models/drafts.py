@@ -12,10 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.compatibility import Tokenizer, checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
-from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.reference import (
+    Reference,
+    Tokenizer,
+    checkpoint_mismatch,
+    find_draft,
+    tokenizer_mismatch,
+)
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.hub.offer import known_draft

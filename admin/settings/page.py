@@ -20,8 +20,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, NotFound, Unconditional
 from omlx.models.catalog.catalog import Profile
-from omlx.models.catalog.compatibility import check_draft
 from omlx.models.catalog.package import usable_package
+from omlx.models.catalog.reference import check_draft
 from omlx.models.catalog.registry import Status
 from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value

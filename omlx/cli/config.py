@@ -15,8 +15,8 @@ from omlx.cli.output import columns, memory_size
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.compatibility import check_draft
 from omlx.models.catalog.package import usable_package
+from omlx.models.catalog.reference import check_draft
 from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey

@@ -17,7 +17,6 @@ from omlx.cli.arguments import configured, find_models, model_id
 from omlx.cli.output import columns, download_hint
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
-from omlx.models.catalog.compatibility import draft_problem
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import (
     DeclaredDraftModel,
@@ -31,7 +30,7 @@ from omlx.models.catalog.package import (
     window_from_bench,
     write_package,
 )
-from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.reference import draft_problem, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, resolve_speculation

@@ -16,10 +16,9 @@ from omlx.catalog import sentence
 from omlx.cli.arguments import configured
 from omlx.cli.output import DownloadBar, size
 from omlx.errors import ModelError, Param, Reason
-from omlx.models.catalog.compatibility import checkpoint_mismatch, draft_problem
 from omlx.models.catalog.discovery import HUB_CACHE, discover
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
-from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.reference import Reference, checkpoint_mismatch, draft_problem, find_draft
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.hub.converted import MODEL, is_gguf, pull_file, pull_package
 from omlx.models.hub.pull import download

@@ -24,8 +24,7 @@ from omlx.measure.trial import (
     Plan,
     read_prompt,
 )
-from omlx.models.catalog.compatibility import draft_mismatch
-from omlx.models.catalog.reference import find_draft
+from omlx.models.catalog.reference import draft_mismatch, find_draft
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import device, weight_bytes
 from omlx.models.pool.pool import Pool

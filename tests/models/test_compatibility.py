@@ -13,8 +13,8 @@ import pytest
 
 from omlx.catalog import catalog
 from omlx.errors import Reason
-from omlx.models.catalog.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.reference import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from tests.models.trees import model, shards

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from omlx.errors import Reason
-from omlx.models.catalog.compatibility import too_large
 from omlx.models.catalog.discovery import Folder, HubCache, scan_places
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
+from omlx.models.catalog.reference import too_large
 from omlx.models.catalog.registry import Status
 from tests.models.trees import LLAMA, code, hub_model, index, model, only, shards
 

@@ -22,9 +22,8 @@ from omlx.atomic_write import replace_file
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.speculation.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
-from omlx.models.catalog.compatibility import draft_mismatch
 from omlx.models.catalog.files import ModelFiles, once, read_json
-from omlx.models.catalog.reference import Reference, find_draft
+from omlx.models.catalog.reference import Reference, draft_mismatch, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value

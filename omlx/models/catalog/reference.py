@@ -1,16 +1,22 @@
-"""Model references: `org/name[:quant][@revision]`, or the name of a model on disk.
+"""Model references, and draft compatibility: whether the model referenced can draft for another.
 
-Used for drafts in packages and settings, and by `omlx pull`.
+A reference is `org/name[:quant][@revision]`, or the name of a model on disk: used for drafts in
+packages and settings, and by `omlx pull`. Compatibility follows from files and tokenizers.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from omlx.errors import ModelError, NotFound, Param, Reason
+from omlx.errors import BadRequest, ModelError, NotFound, Param, Reason
+from omlx.models.catalog.discovery import HUB_CACHE
+from omlx.models.catalog.drafters import drafter_mismatch
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.catalog.registry import ModelEntry, Registry, Status
+from omlx.models.catalog.tokenizer import read_tokenizer
 
 _NAME = r"\w[\w .+()-]*"  # the name of a folder, too
 _FORM = re.compile(
@@ -118,3 +124,142 @@ def _at_revision(entry: ModelEntry, revision: str) -> ModelEntry | None:
         return inspect_checkpoint(entry.id, snapshot, entry.source)
     except (OSError, ValueError):  # a name that no file system allows, or an unreadable file
         return None
+
+
+PROBE = (
+    "def f(x):\n\treturn {'a': [1, 23, 4567], \"b\": x ** -0.5}  # why?\r\n\n"
+    "Äpfel, naïve façade — «да», 中文字符, 日本語かな, 한국어, العربية 👩\u200d💻🙂 \u00a0end   \n"
+)
+"""Code, white space, digits, scripts, joined emoji: similar tokenizers split these differently."""
+
+_MEDIA = re.compile(
+    r"image|img|vision|video|audio|row_\d+_col_\d+|patch|^<im_(start|end)>"
+    r"|</?(quad|ref|box)>|reserved|unused",
+    re.IGNORECASE,
+)
+"""Special tokens for media, or reserved: text-only tokenizers may lack or replace them."""
+
+_INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
+"""Reasons of an incomplete download to the Hugging Face cache."""
+
+
+class Tokenizer(Protocol):
+    """The parts of a tokenizer that are compared; none modifies the tokenizer."""
+
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, object]: ...
+
+    def get_vocab(self) -> Mapping[str, int]: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
+
+
+def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Return why `draft` cannot draft for `target`, by files alone; None if compatible."""
+    if draft.path == target.path or draft.id == target.id:
+        return Reason("draft.unfit.same_model", {"draft": draft.id})
+    if draft.status is not Status.SKIPPED or draft.reason is None:
+        return too_large(target, draft)
+    code = draft.reason.code
+    in_cache = draft.source == HUB_CACHE
+    if draft.drafter is not None:
+        return drafter_mismatch(target, draft)
+    if code == "model.head_only":
+        return Reason("draft.unfit.head_only", {"draft": draft.id, **draft.reason.params})
+    if code == "model.gguf_only":
+        return Reason("draft.unfit.gguf", {"draft": draft.id})
+    if code == "model.half_download" or (in_cache and code in _INCOMPLETE):
+        return Reason("draft.unfit.half_download", {"draft": draft.id})
+    return Reason("draft.unfit.unusable", {"draft": draft.id, "why": draft.reason.message})
+
+
+def too_large(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Return a reason unless the draft's weights are smaller: a pass is bound by reading them."""
+    if draft.size_bytes >= target.size_bytes > 0:
+        return Reason("draft.unfit.not_smaller", {"draft": draft.id})
+    return None
+
+
+def tokenizer_mismatch(target: Tokenizer, draft: Tokenizer) -> Reason | None:
+    """Return why token ids differ in meaning; None if they agree, media tokens aside.
+
+    Raises ModelError if a tokenizer fails.
+    """
+    ours, theirs = target.get_vocab(), draft.get_vocab()
+    if ours != theirs:
+        media = _media_tokens(target) | _media_tokens(draft)
+        differing = len({name for name, _ in ours.items() ^ theirs.items()} - media)
+        if differing:
+            shared = len(ours.items() & theirs.items())
+            sizes = {"target": len(ours), "draft": len(theirs)}
+            return Reason("draft.unfit.vocabulary", {**sizes, "shared": shared})
+    differing = len(_added_tokens(target) ^ _added_tokens(draft))
+    if differing:
+        return Reason("draft.unfit.special_tokens", {"differing": differing})
+    if _encode_probe(target) != _encode_probe(draft):
+        return Reason("draft.unfit.probe")
+    return None
+
+
+def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Return why `draft` cannot draft for `target`, by files and tokenizers.
+
+    Reads the tokenizers. Raises ModelError for unreadable ones.
+    """
+    reason = checkpoint_mismatch(target, draft)
+    if reason is not None or draft.drafter is not None:  # it has no tokenizer of its own
+        return reason
+    return tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
+
+
+def draft_problem(target: ModelEntry, draft: ModelEntry) -> Reason | None:
+    """Return the mismatch, or the reason that a tokenizer is unreadable. Never raises
+    ModelError.
+    """
+    try:
+        return draft_mismatch(target, draft)
+    except ModelError as error:
+        return Reason("draft.unfit.unusable", {"draft": draft.id, "why": error.message})
+
+
+def check_draft(name: str, target: ModelEntry | None, registry: Registry) -> None:
+    """Raise BadRequest for a malformed reference, or for a draft on disk unfit for `target`."""
+    try:
+        Reference.parse(name)
+    except ModelError as error:
+        raise BadRequest(error.code, param="draft_model", **error.params) from error
+    draft = find_draft(name, registry)
+    if target is None or isinstance(draft, Reason):
+        return
+    reason = checkpoint_mismatch(target, draft)
+    if reason is not None:
+        raise BadRequest(reason.code, param="draft_model", **reason.params)
+
+
+def _encode_probe(tokenizer: Tokenizer) -> list[int]:
+    try:
+        return list(tokenizer.encode(PROBE, add_special_tokens=False))
+    except Exception as error:  # tokenizers raises no narrower one, for unknown words too
+        raise ModelError("model.tokenizer", detail=str(error)) from error
+
+
+def _added_tokens(tokenizer: Tokenizer) -> set[tuple[int, bool]]:
+    """Return (id, special) of added tokens, media tokens aside.
+
+    Special tokens are never encoded from text, hence the probe does not cover them.
+    """
+    media = _media_tokens(tokenizer)
+    return {
+        (token, _is_special(added))
+        for token, added in tokenizer.added_tokens_decoder.items()
+        if str(added) not in media
+    }
+
+
+def _media_tokens(tokenizer: Tokenizer) -> set[str]:
+    added = tokenizer.added_tokens_decoder.values()
+    return {str(token) for token in added if _is_special(token) and _MEDIA.search(str(token))}
+
+
+def _is_special(added: object) -> bool:
+    return bool(getattr(added, "special", True))

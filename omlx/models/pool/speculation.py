@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Final
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.speculation.strategy import AUTO, MTP, TRAINED, Strategy, parse
 from omlx.errors import BadRequest, ConfigError, ModelError, Reason
-from omlx.models.catalog.compatibility import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.package import DeclaredDraftModel, Package, usable_package
-from omlx.models.catalog.reference import MissingDraft, find_draft
+from omlx.models.catalog.reference import (
+    MissingDraft,
+    checkpoint_mismatch,
+    find_draft,
+    tokenizer_mismatch,
+)
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.configuration import Configuration
 from omlx.settings.layers import Resolution, Source

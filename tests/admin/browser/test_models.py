@@ -15,8 +15,8 @@ from omlx.admin.models import drafts
 from omlx.admin.models.draft_picker import FIRST_DRAFTS
 from omlx.admin.models.list_page import FIRST_ROWS
 from omlx.errors import Reason
-from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.reference import Tokenizer
 from tests.admin.browser.checks import check_accessible, check_fits, check_keyboard, check_words
 from tests.admin.browser.chromium import PHONE
 from tests.admin.browser.site import Site, link_models, open_site, save, settled, stored

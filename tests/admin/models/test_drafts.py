@@ -28,9 +28,9 @@ from omlx.admin.models.draft_picker import (
 )
 from omlx.admin.models.drafts import MAX_AWAITED, DraftCompatibility
 from omlx.errors import Reason
-from omlx.models.catalog.compatibility import Tokenizer
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.files import ModelFiles
+from omlx.models.catalog.reference import Tokenizer
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.records import DrafterStats, RequestStats
