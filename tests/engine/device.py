@@ -17,7 +17,6 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.drafter import Drafter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.stage.runners import StageSizes
-from omlx.engine.step.batch import CacheSizes
 from omlx.engine.step.plan import (
     LAST,
     Drop,
@@ -33,7 +32,7 @@ from omlx.engine.step.plan import (
     Save,
     Window,
 )
-from omlx.engine.step.row import Status
+from omlx.engine.step.row import CacheSizes, Status
 from omlx.engine.step.scheduler import Scheduler
 from omlx.engine.types import Event, Limits, Request, Sampling, TokensCommitted, Traits
 from omlx.errors import Reason

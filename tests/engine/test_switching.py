@@ -11,7 +11,7 @@ from omlx.draft_length import DraftLength
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.strategy import DRAFT, OFF
-from omlx.engine.step.batch import LINGER_STEPS
+from omlx.engine.step.row import LINGER_STEPS
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
 from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache

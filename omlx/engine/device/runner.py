@@ -22,7 +22,6 @@ from omlx.engine.device.model import Cache, Listener, MakeCache, Model
 from omlx.engine.device.rewind import traits
 from omlx.engine.device.sampling import Draw, RowSampler, draw, logprobs_of, permit, process
 from omlx.engine.device_errors import DEVICE, isolate
-from omlx.engine.step.batch import CacheSizes
 from omlx.engine.step.masking import masks_along
 from omlx.engine.step.plan import (
     LAST,
@@ -41,6 +40,7 @@ from omlx.engine.step.plan import (
     Step,
     Window,
 )
+from omlx.engine.step.row import CacheSizes
 from omlx.engine.types import Traits
 from omlx.engine.vision.reader import Vision
 from omlx.engine.vision.spans import ImageSpan

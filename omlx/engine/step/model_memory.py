@@ -9,11 +9,10 @@ from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind
 from omlx.engine.memory import output_tokens, stepped
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.reuse import PrefixReuse
-from omlx.engine.step.batch import CacheSizes
 from omlx.engine.step.plan import Extract, PendingOps, Save
 from omlx.engine.step.planner import Planner
 from omlx.engine.step.requests import AdmissionQueue
-from omlx.engine.step.row import Row, Status
+from omlx.engine.step.row import CacheSizes, Row, Status
 from omlx.engine.types import Request
 
 EVERYTHING: Final = 1 << 62

@@ -17,7 +17,6 @@ from omlx.engine.device_errors import DeviceFault, isolate, kind_of
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.prefix.reuse import Opening, PrefixReuse
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.step.batch import Batch, CacheSizes
 from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
     Drop,
@@ -41,7 +40,7 @@ from omlx.engine.step.requests import (
     request_stats,
     truncate_at_stop,
 )
-from omlx.engine.step.row import Interval, Row, Status
+from omlx.engine.step.row import Batch, CacheSizes, Interval, Row, Status
 from omlx.engine.types import (
     Event,
     Failed,
