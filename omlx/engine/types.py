@@ -289,7 +289,7 @@ class Limits:
 
     `prefill_chunk` bounds one prefill pass while no row decodes, `prefill_slice` while some do.
     With `pause_s`, the longest pause of a stream, the time of such passes is bounded instead (see
-    omlx.engine.step.pacing). Passes grow from `prefill_first` while they are short; None: they do
+    omlx.engine.step.priority). Passes grow from `prefill_first` while they are short; None: they do
     not grow. `prefix_bytes` bounds the prefix caches, the draft model's included, in blocks of
     `block_tokens`. `num_draft_tokens` fixes the draft length of requests that set none; None leaves
     it to the policy. A `strict` model keeps to `bounds`, made of measurements. Token ids from

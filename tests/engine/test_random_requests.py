@@ -15,8 +15,8 @@ from lab.bench.drive import fixed_costs, flat
 from omlx.draft_length import DEFAULT_DRAFT_LENGTH, MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.strategy import Clause, parse
-from omlx.engine.step.pacing import PrefillPacing
 from omlx.engine.step.plan import Window
+from omlx.engine.step.priority import PrefillPacing
 from omlx.engine.types import FinishReason, Request, Speculation
 from tests import zoo
 from tests.engine.fakes import StopAt

@@ -14,10 +14,9 @@ from omlx.engine.device_errors import isolate
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.speculator import Speculator
-from omlx.engine.step.pacing import PrefillPacing
 from omlx.engine.step.plan import LAST, CacheOp, Forward, Plan, Step, Window
 from omlx.engine.step.prefill import PrefillChunk
-from omlx.engine.step.priority import PromptOrder
+from omlx.engine.step.priority import PrefillPacing, PromptOrder
 from omlx.engine.step.row import Batch, Row
 from omlx.engine.types import Limits, TokenMask
 from omlx.engine.vision.features import Looks

@@ -10,8 +10,7 @@ from itertools import cycle
 import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.step.pacing import FIRST, MAX_OWED_S, SMALLEST, PrefillPacing
-from omlx.engine.step.priority import MAX_JOINT
+from omlx.engine.step.priority import FIRST, MAX_JOINT, MAX_OWED_S, SMALLEST, PrefillPacing
 from omlx.engine.types import HELD, Finished, Limits
 from tests.engine.device import Desk, answer, ask
 
