@@ -1,18 +1,31 @@
-"""Toolbox: tools of all servers in the settings, called by name.
+"""Toolbox: tools of all servers in the settings, called by name; and MCP servers among them.
 
 A server is started or contacted with the first request for tools, never before. The session is
-kept, begun again after a failure, and ended once the settings no longer name the server.
+kept, begun again after a failure, and ended once the settings no longer name the server. MCP
+servers are local processes over stdio, or addresses over HTTP; the official SDK speaks the
+protocol, and is the extra `omlx[mcp]`. Output without messages is skipped, so a server that prints
+anything else runs into the time limit.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+import json
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from omlx.errors import NotFound
-from omlx.tools.mcp import McpServer
-from omlx.tools.tool import WEB, SearchAddress, Tool, ToolResult, WebSearch
+from omlx.errors import NotFound, ToolFailed
+from omlx.installation import extra_command
+from omlx.tools.tool import ADDRESSES, WEB, SearchAddress, Tool, ToolResult, WebSearch
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.types import CallToolResult
 
 MAX_CHARACTERS: Final = 100_000
 """Characters — bound of a result, some 25,000 tokens."""
@@ -110,3 +123,221 @@ class Toolbox:
                 server = McpServer(name, declared)
             self._open[name] = _Opened(declared, server)
         return self._open[name].server
+
+
+EXTRA: Final = "mcp"
+MAX_PAGES: Final = 50
+"""Pages — bound of a list of tools, against endless cursors."""
+DETAIL: Final = 300
+"""Characters — part of a server's error shown in sentences."""
+KEPT_BYTES: Final = 4096
+"""Bytes — end of a process's standard error, for the sentence of a failed start."""
+CHUNK_BYTES: Final = 16384
+PIPE_BYTES: Final = 1 << 16
+"""Bytes — usual capacity of a pipe."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds until a server counts as hanging. A start may download its program."""
+
+    start_s: float = 60.0
+    list_s: float = 20.0
+    call_s: float = 120.0
+
+
+class McpServer:
+    """Tools of an MCP server. Used on the event loop only."""
+
+    def __init__(self, name: str, address: str, limits: Limits | None = None) -> None:
+        self.name = name
+        self.address = address
+        self._limits = limits or Limits()
+        self._session: _Session | None = None
+        self._tools: Sequence[Tool] | None = None
+        self._starting = asyncio.Lock()
+
+    async def tools(self) -> Sequence[Tool]:
+        if self._tools is None:
+            self._tools = await self._ask(self._list, self._limits.list_s)
+        return self._tools
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        async def ask(client: Client) -> ToolResult:
+            return _result(await client.call_tool(tool, dict(arguments)))
+
+        return await self._ask(ask, self._limits.call_s)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._end(self._session)
+
+    async def _end(self, session: _Session) -> None:
+        """End a session, but no session that another call has begun meanwhile."""
+        if self._session is session:
+            self._session, self._tools = None, None
+        await session.close()
+
+    async def _list(self, client: Client) -> Sequence[Tool]:
+        tools: list[Tool] = []
+        cursor = None
+        for _ in range(MAX_PAGES):
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                text = tool.description or tool.title or ""
+                harmless = bool(tool.annotations and tool.annotations.read_only_hint)
+                tools.append(Tool(self.name, tool.name, text, tool.input_schema, harmless))
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        return tools
+
+    async def _ask(self, ask: Callable[[Client], Awaitable[T]], limit_s: float) -> T:
+        """Return the answer to a request.
+
+        Raises ToolFailed, and then ends the session, unless the server refused the arguments.
+        """
+        session, client = await self._client()
+        try:
+            async with asyncio.timeout(limit_s):
+                return await ask(client)
+        except TimeoutError as error:
+            await self._end(session)
+            raise self._hangs(limit_s) from error
+        except Exception as error:
+            detail = _detail(error)
+            if not _refuses_arguments(error):
+                await self._end(session)
+            raise ToolFailed("toolbox.failed", server=self.name, detail=detail) from error
+
+    async def _client(self) -> tuple[_Session, Client]:
+        async with self._starting:
+            if self._session is None or self._session.ended:
+                if find_spec("mcp") is None:
+                    raise ToolFailed("toolbox.extra", command=extra_command(EXTRA))
+                self._session = _Session(self.address)
+            session = self._session
+            try:
+                async with asyncio.timeout(self._limits.start_s):
+                    return session, await session.client()
+            except TimeoutError as error:
+                await self._end(session)
+                raise self._hangs(self._limits.start_s) from error
+            except Exception as error:
+                detail = session.last_error() or _detail(error)
+                await self._end(session)
+                raise ToolFailed("toolbox.start", server=self.name, detail=detail) from error
+
+    def _hangs(self, seconds: float) -> ToolFailed:
+        return ToolFailed("toolbox.timeout", server=self.name, seconds=round(seconds, 1))
+
+
+class _Session:
+    """Connection in a separate task: anyio ends cancel scopes in the task that began them."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._errors = _StandardError()
+        self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._closing = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    async def client(self) -> Client:
+        """Return the connected client. Raises the error of a failed start."""
+        await asyncio.wait((self._opened, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._opened.done():
+            await self._task  # raises
+        return await self._opened
+
+    def last_error(self) -> str:
+        """Return the last line on the standard error of a process."""
+        return self._errors.last_line()
+
+    async def close(self) -> None:
+        self._closing.set()
+        if not self._opened.done():
+            self._task.cancel()
+        await asyncio.wait((self._task,))
+        with suppress(asyncio.CancelledError):
+            self._task.exception()  # retrieved: it was reported, or came after the last use
+        self._errors.close()
+
+    async def _run(self) -> None:
+        from mcp import Client  # noqa: PLC0415 — the extra
+
+        async with Client(_transport(self._address, self._errors.end)) as client:
+            self._opened.set_result(client)
+            await self._closing.wait()
+
+
+class _StandardError:
+    """Standard error of a process: a pipe of which the last bytes are kept.
+
+    A file would grow for as long as the server runs.
+    """
+
+    def __init__(self) -> None:
+        self._pipe, end = os.pipe()
+        self.end: IO[str] = os.fdopen(end, "w")
+        os.set_blocking(self._pipe, False)
+        self._last = b""
+        asyncio.get_running_loop().add_reader(self._pipe, self._read)
+
+    def last_line(self) -> str:
+        for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):  # what is still in the pipe
+            self._read()
+        lines = self._last.decode(errors="replace").split("\n")
+        return next((line.strip()[:DETAIL] for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        if self.end.closed:
+            return
+        asyncio.get_running_loop().remove_reader(self._pipe)
+        os.close(self._pipe)
+        self.end.close()
+
+    def _read(self) -> None:
+        with suppress(BlockingIOError):
+            self._last = (self._last + os.read(self._pipe, CHUNK_BYTES))[-KEPT_BYTES:]
+
+
+def _transport(address: str, errors: IO[str]) -> Any:
+    """Return an address, or the transport of a process. Raises ValueError for an open quote."""
+    from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415 — the extra
+
+    if address.startswith(ADDRESSES):
+        return address
+    command, *arguments = shlex.split(address)
+    return stdio_client(StdioServerParameters(command=command, args=arguments), errors)
+
+
+def _result(result: CallToolResult) -> ToolResult:
+    texts = []
+    for block in result.content:
+        text = getattr(block, "text", None)
+        if block.type == "resource":
+            text = getattr(block.resource, "text", None)
+        texts.append(f"[{block.type}: left out]" if text is None else str(text))
+    if not texts and result.structured_content is not None:
+        texts = [json.dumps(result.structured_content, ensure_ascii=False)]
+    return ToolResult("\n".join(texts), bool(result.is_error))
+
+
+def _refuses_arguments(error: Exception) -> bool:
+    from mcp import MCPError  # noqa: PLC0415 — the extra
+    from mcp.types import INVALID_PARAMS  # noqa: PLC0415 — the extra
+
+    return isinstance(error, MCPError) and error.code == INVALID_PARAMS
+
+
+def _detail(error: BaseException) -> str:
+    """Return the message of an error; of a group, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{error}"[:DETAIL] or type(error).__name__

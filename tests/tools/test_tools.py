@@ -20,9 +20,8 @@ import pytest
 
 from omlx.errors import NotFound, ToolFailed
 from omlx.tools import mcp
-from omlx.tools.mcp import Limits, McpServer
 from omlx.tools.tool import MAX_RESULTS, SearchAddress, ToolResult, WebPage
-from omlx.tools.toolbox import MAX_CHARACTERS, Toolbox
+from omlx.tools.toolbox import MAX_CHARACTERS, Limits, McpServer, Toolbox
 
 COMMAND = shlex.join([sys.executable, "-m", "tests.tools.sdk_server"])
 PATIENT = Limits(100, 100, 100)
