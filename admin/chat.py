@@ -20,7 +20,6 @@ from typing import Any, Final
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse, Response
 
-from omlx.atomic_write import replace_file
 from omlx.catalog import data_dir
 from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError, optional_reason
 from omlx.server.endpoints.models import ModelCard, ModelCards
@@ -35,6 +34,7 @@ from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
 from omlx.server.services import Services
 from omlx.settings.layers import to_json
+from omlx.storage import replace_file
 from omlx.tools.toolbox import Toolbox
 
 from .models.model_snapshot import ModelSnapshots

@@ -103,7 +103,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/measure/ omlx/cli/bench admin/trial admin/benchmark tests/measure/
         tests/cli/test_bench tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
-        omlx/__ omlx/atomic_write omlx/catalog omlx/errors omlx/exactness omlx/power
+        omlx/__ omlx/catalog omlx/errors omlx/exactness omlx/power
         omlx/terminal_text omlx/installation omlx/cli/ tests/cli/ tests/service/
         omlx/machine omlx/clients/ tests/test_power tests/test_installation tests/clock
         tests/lanes tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",

@@ -1,4 +1,6 @@
-"""SQLite files: opened privately, checked for their version, begun again when damaged.
+"""Files that outlive the process: SQLite, and plain ones, which are replaced atomically.
+
+SQLite files are opened privately, checked for their version, begun again when damaged:
 
     answers/answers.sqlite          one process, one thread: answers, before a client sees them
     cache/FINGERPRINT/index.sqlite  one process, one thread for each model: prefixes
@@ -23,6 +25,7 @@ import json
 import logging
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -348,3 +351,31 @@ def _rows(path: Path) -> tuple[str, list[tuple[Any, ...]]]:
         raise ValueError(f"{path.name} has another format")
     name = path.stem if kind == "costs" else values["model"]
     return "measurements", [(kind, name, json.dumps(values))]
+
+
+TEMPORARY: Final = ".omlx-"
+"""Part of the name of a file that is being written."""
+
+
+def replace_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file durably: readers see the old content or the new, also after a power cut.
+
+    A link is replaced, not the file that the link points to. Raises OSError.
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}{TEMPORARY}", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # makes the rename durable
+    finally:
+        os.close(folder)

@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from omlx.atomic_write import replace_file
 from omlx.catalog import sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured
@@ -23,6 +22,7 @@ from omlx.cli.output import DIM, YELLOW, styled
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
+from omlx.storage import replace_file
 from omlx.telemetry.log import LEVELS, LogLine, log_file, parse_line
 from omlx.terminal_text import escaped
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from omlx.atomic_write import SUFFIX, replace_file
 from omlx.errors import ConfigError
+from omlx.storage import TEMPORARY, replace_file
 
 FORMAT: Final = "omlx-config/1"
 _MARK = re.compile(rb'"format"\s*:\s*"(omlx-config/[^"]*)"')
@@ -86,7 +86,8 @@ def write(path: Path, values: Mapping[str, Any]) -> None:
     try:
         path.parent.chmod(0o700)
         target = path.resolve()
-        for leftover in target.parent.glob(f".{target.name}{SUFFIX}*"):  # of an interrupted write
+        interrupted = f".{target.name}{TEMPORARY}*"
+        for leftover in target.parent.glob(interrupted):
             leftover.unlink()
         text = json.dumps({"format": FORMAT, **values}, indent=2, ensure_ascii=False) + "\n"
         # Lone surrogates, as in file names, are escaped like in JSON.

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from omlx.errors import NotFound, ToolFailed
-from omlx.tools import mcp
 from omlx.tools.tool import MAX_RESULTS, SearchAddress, ToolResult, WebPage
 from omlx.tools.toolbox import MAX_CHARACTERS, Limits, McpServer, Toolbox
 
@@ -139,7 +138,7 @@ def test_a_server_that_hangs_prints_garbage_or_is_no_program() -> None:
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp, "find_spec", lambda name: None)
+    monkeypatch.setattr("omlx.tools.toolbox.find_spec", lambda name: None)
     code, sentence = refusal(COMMAND)
     assert code == "toolbox.extra"
     assert "[mcp]" in sentence

@@ -24,12 +24,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from omlx.atomic_write import replace_file
 from omlx.engine.device_errors import isolate
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.store import SEGMENT_BYTES, DiskStore
 from omlx.errors import Reason
-from omlx.storage import Failure, Locked, lock
+from omlx.storage import Failure, Locked, lock, replace_file
 
 MAX_BYTES: Final = 30 << 30
 MIN_FREE: Final = 10 << 30

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from omlx.atomic_write import replace_file
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.speculation.strategy import BOUNDS
 from omlx.errors import ModelError, Reason
@@ -27,6 +26,7 @@ from omlx.models.catalog.reference import Reference, draft_mismatch, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
+from omlx.storage import replace_file
 
 
 class Fields(dict[str, Any]):

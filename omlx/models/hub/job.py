@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.atomic_write import replace_file
 from omlx.errors import Conflict, ModelError, Reason
 from omlx.models.catalog.files import read_object
 from omlx.models.catalog.reference import Reference
+from omlx.storage import replace_file
 
 
 def folder_name(repository: str) -> str:
