@@ -104,7 +104,7 @@ def quiet_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("omlx.measure.sample.processor_times", lambda: None)
         for limit in ("NOISY_RATE", "NOISY_SPEEDUP"):
-            patch.setattr(f"omlx.measure.spread.{limit}", math.inf)
+            patch.setattr(f"omlx.measure.sample.{limit}", math.inf)
         yield
 
 

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from urllib.parse import urlencode
 
 from omlx.errors import Reason
-from omlx.measure.spread import NOTABLE
+from omlx.measure.sample import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.hub.offer import Companion
 from omlx.records import RequestStats, sum_drafters

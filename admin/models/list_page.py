@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import Reason, optional_reason
-from omlx.measure.spread import NOTABLE
+from omlx.measure.sample import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.footprint import MemoryParts, weight_bytes
 from omlx.models.pool.served import KVCacheFacts, ModelStatus, State

@@ -43,7 +43,7 @@ from lab.bench.real_questions import REAL, WORDS
 from lab.bench.recording import wait_until_calibrated
 from lab.bench.series import Series
 from lab.bench.workloads import Question, Workload, questions
-from omlx.measure.spread import rotate
+from omlx.measure.sample import rotate
 
 ASKED: Final = {workload.name: workload for workload in (*REAL, WORDS)}
 SIDES: Final = ("auto", "plain", "mlx-lm", "vllm-mlx")

@@ -13,8 +13,7 @@ from lab.bench.cases import AUTO, OFF, CaseTrials, SpeculationCase
 from lab.bench.console import Json
 from lab.bench.drive import Driven, divergence
 from lab.bench.series import Series
-from omlx.measure.sample import Sample, total
-from omlx.measure.spread import geometric_mean
+from omlx.measure.sample import Sample, geometric_mean, total
 from omlx.records import RequestStats, sum_drafters
 
 

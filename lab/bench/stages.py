@@ -37,7 +37,7 @@ from lab.bench.series import Series
 from lab.bench.workloads import prompts
 from omlx.engine.stage.link import Kind, Link
 from omlx.engine.step.plan import Forward, Plan, Window
-from omlx.measure.spread import rotate
+from omlx.measure.sample import rotate
 from omlx.models.pool.opening import open_model
 
 IDLE_S: Final = 10.0

@@ -23,7 +23,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from lab.bench.console import Json, add, environment, numbers, positive, table, write_json
 from lab.bench.series import Series
-from omlx.measure.spread import rotate
+from omlx.measure.sample import rotate
 from omlx.measure.texts import TEXTS
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings

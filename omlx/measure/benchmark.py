@@ -21,7 +21,7 @@ from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason, optional_reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, Streams, stop_bias
-from omlx.measure.spread import Spread, rotate
+from omlx.measure.sample import Spread, rotate
 from omlx.measure.texts import prompts_of_length
 from omlx.models.pool.served import ServedModel
 

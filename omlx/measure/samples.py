@@ -17,8 +17,16 @@ from math import isnan
 from typing import Any, Final
 
 from omlx.catalog import sentence
-from omlx.measure.sample import Comparison, Sample, compare, total
-from omlx.measure.spread import Gain, Spread, geometric_mean, rotate
+from omlx.measure.sample import (
+    Comparison,
+    Gain,
+    Sample,
+    Spread,
+    compare,
+    geometric_mean,
+    rotate,
+    total,
+)
 from omlx.measure.texts import Kind
 
 

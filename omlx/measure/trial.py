@@ -20,6 +20,7 @@ from omlx.engine.vision.spans import ImageSpan, PreparedImage
 from omlx.errors import BadRequest, ModelError, OmlxError, Reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, stop_bias
+from omlx.measure.sample import Spread, rotate
 from omlx.measure.samples import (
     PLAIN,
     Place,
@@ -31,7 +32,6 @@ from omlx.measure.samples import (
     verdict,
     visits,
 )
-from omlx.measure.spread import Spread, rotate
 from omlx.measure.texts import Kind, Question, question
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool

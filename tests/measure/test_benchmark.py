@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omlx.engine.piece import Layout, Room
-from omlx.measure import spread
+from omlx.measure import sample
 from omlx.measure.benchmark import (
     ANSWER_TOKENS,
     ROUNDS,
@@ -141,8 +141,8 @@ def row(plain: list[float], drafted: list[float]) -> dict[str, Any]:
 def test_each_row_has_a_verdict(
     plain: list[float], drafted: list[float], effect: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "NOISY_RATE", 1.5)
-    monkeypatch.setattr(spread, "NOISY_SPEEDUP", 4.0)
+    monkeypatch.setattr(sample, "NOISY_RATE", 1.5)
+    monkeypatch.setattr(sample, "NOISY_SPEEDUP", 4.0)
     record = row(plain, drafted)
     assert record["verdict"]["code"] == f"benchmark.verdict.{effect}"
     assert (record["plain"] is None) is (record["drafted"] is None) is (effect == "noisy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omlx.measure.spread import Gain, Spread, geometric_mean, rotate
+from omlx.measure.sample import Gain, Spread, geometric_mean, rotate
 
 
 def test_of_five_values_the_two_extremes_are_left_out() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx.measure import spread
+from omlx.measure import sample
 from omlx.measure.planning import Estimate, Weights, estimate
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.samples import (
@@ -87,7 +87,7 @@ def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) ->
 def test_a_noisy_trial_has_no_figure_and_no_recommendation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "NOISY_SPEEDUP", 4.0)
+    monkeypatch.setattr(sample, "NOISY_SPEEDUP", 4.0)
     samples = measured({AUTO: {Kind.CODE: [4.7, 8.2, 23.5], Kind.PROSE: [1.5, 1.6, 1.5]}})
     setups = configurations([DRAFT])
     assert samples.noise(AUTO, Kind.CODE) == pytest.approx(5.0)
@@ -113,7 +113,7 @@ def test_plain_rounds_of_other_speeds_are_noise(monkeypatch: pytest.MonkeyPatch)
     samples.by_place[Place(0, DRAFT, Kind.CODE, PLAIN)] = answer(TOKENS, 2.0)
     samples.by_place[Place(0, DRAFT, Kind.CODE, AUTO)] = answer(TOKENS, 2.0 / 1.8)
     assert verdict(samples, configurations([DRAFT]), KINDS).configuration == AUTO
-    monkeypatch.setattr(spread, "NOISY_RATE", 1.5)
+    monkeypatch.setattr(sample, "NOISY_RATE", 1.5)
     judged = verdict(samples, configurations([DRAFT]), KINDS)
     assert (judged.code, judged.factor) == ("trial.verdict.noisy", 2.0)
 

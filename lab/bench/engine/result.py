@@ -13,8 +13,7 @@ from lab.bench.engine.suites import CaseSamples, EngineCase, EngineSettings, bat
 from lab.bench.series import Series
 from lab.bench.subject import Subject
 from omlx.engine.types import Request
-from omlx.measure.sample import Sample, compare, total
-from omlx.measure.spread import geometric_mean
+from omlx.measure.sample import Sample, compare, geometric_mean, total
 
 
 @dataclass(frozen=True, slots=True)
