@@ -1,4 +1,4 @@
-"""The interface of drafters: an offer to draft, and the draft that is then made."""
+"""The interface of drafters: a proposal, then the draft; and the drafter of grammars."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol
 
+from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.speculation.strategy import Clause
+from omlx.engine.step.masking import forced_tokens
 from omlx.engine.step.row import Row
 from omlx.errors import Reason
 
@@ -163,3 +165,34 @@ class Drafter(Protocol):
 def is_timed(rounds: int) -> bool:
     """Return whether a model's newest round, the `rounds`-th, is timed on its own."""
     return rounds <= FIRST_TIMED or rounds % TIMED_EVERY == 0
+
+
+class GrammarDrafter(Drafter):
+    """Drafts the tokens of a mask that allows no others: the whole draft is accepted.
+
+    The target samples under the same mask, so a pass commits several tokens.
+    """
+
+    kind: ClassVar[str] = "forced"
+    name = "forced"
+
+    def __init__(self) -> None:
+        self._forced: dict[int, tuple[int, ...]] = {}
+
+    def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
+        tokens: tuple[int, ...] = ()
+        if row.mask is not None:
+            tokens = forced_tokens(row.mask, min(limit, MAX_DRAFT_LENGTH))
+        self._forced[row.id] = tokens
+        if not tokens:
+            return None
+        return Proposal(self.name, len(tokens), certain=True, clause=clause)
+
+    def draft(self, row: Row, limit: int) -> Draft | None:
+        tokens = self._forced.get(row.id, ())[:limit]
+        if not tokens:
+            return None
+        return Draft(self.name, len(tokens), tokens)
+
+    def drop(self, row_id: int) -> None:
+        self._forced.pop(row_id, None)

@@ -11,8 +11,7 @@ from omlx.draft_length import DEFAULT_DRAFT_LENGTH, DraftLength
 from omlx.engine.device_errors import isolate
 from omlx.engine.speculation.config import CONFIG
 from omlx.engine.speculation.cost_model import SHORT_LAG, CostModel
-from omlx.engine.speculation.drafter import Draft, Drafter
-from omlx.engine.speculation.drafters.grammar import GrammarDrafter
+from omlx.engine.speculation.drafter import Draft, Drafter, GrammarDrafter
 from omlx.engine.speculation.drafting import Drafting, PassChoice, RowRecord, longest_of
 from omlx.engine.speculation.policy import GateState, History, RowPolicy
 from omlx.engine.speculation.strategy import TRAINED, Clause, Strategy
