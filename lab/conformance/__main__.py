@@ -19,8 +19,8 @@ from tqdm import tqdm
 from lab.conformance.checks import CHECKS, judge
 from lab.conformance.client import Client, Outcome, Result, Unreachable
 from omlx import __version__
+from omlx.catalog import escaped
 from omlx.cli.output import columns
-from omlx.terminal_text import escaped
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,13 +20,12 @@ from tqdm import tqdm
 from omlx.admin.benchmark_view import table as benchmark_table
 from omlx.admin.web.addresses import API
 from omlx.admin.web.formats import THIN, duration, prompt_length
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.cli.arguments import configured, model_id
 from omlx.cli.client import Client, server_for
 from omlx.cli.output import BOLD, columns, styled
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
-from omlx.terminal_text import escaped
 
 Report = Mapping[str, Any]
 

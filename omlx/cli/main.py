@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import shtab
 
 from omlx import __version__
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.cli import Command, set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
-from omlx.terminal_text import escaped
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured, find_models
 from omlx.cli.client import Client
@@ -25,7 +25,6 @@ from omlx.models.hub.job import delete_model
 from omlx.models.library.choose import Library
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Scope, Settings
-from omlx.terminal_text import escaped
 
 _COLUMNS: Final = ("model", "source", "size", "quantization", "family")
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from tqdm import tqdm
 
 from omlx.admin.web.formats import THIN, disk, memory
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.models.catalog.discovery import hub_root
 from omlx.models.catalog.reference import MissingDraft
 from omlx.models.hub.job import Job
-from omlx.terminal_text import escaped
 
 if TYPE_CHECKING:
     from omlx.models.catalog.registry import ModelEntry

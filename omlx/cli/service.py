@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured
 from omlx.cli.output import DIM, YELLOW, styled
@@ -24,7 +24,6 @@ from omlx.errors import ConfigError
 from omlx.settings.schema import table
 from omlx.storage import replace_file
 from omlx.telemetry.log import LEVELS, LogLine, log_file, parse_line
-from omlx.terminal_text import escaped
 
 NAME: Final = "omlx"
 

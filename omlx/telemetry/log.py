@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO, TypeAlias, cast
 from zlib import crc32
 
-from omlx.terminal_text import escaped
+from omlx.catalog import escaped
 
 Fields: TypeAlias = dict[str, str | int | float]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from omlx.catalog import escaped_lines
 from omlx.cli.client import Client
 from omlx.cli.main import main
 from omlx.cli.run.command import Conversation, Piece, attachment
@@ -18,7 +19,6 @@ from omlx.cli.run.terminal import Screen, complete_blocks
 from omlx.cli.serve.address import published
 from omlx.errors import BadRequest, ConfigError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.terminal_text import escaped_lines
 from tests.admin.running import Administered, administered
 from tests.cli.terminal import terminal
 from tests.processes import environment

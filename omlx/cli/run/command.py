@@ -15,13 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from omlx.catalog import sentence
+from omlx.catalog import escaped, sentence
 from omlx.cli.arguments import configured, model_id
 from omlx.cli.client import Client, server_for
 from omlx.cli.run.terminal import Keyboard, Piece, Screen
 from omlx.errors import BadRequest, OmlxError
 from omlx.settings.schema import table
-from omlx.terminal_text import escaped
 
 MAX_BYTES: Final = 16 << 20
 """Bytes of an attached file — a body is limited, and base64 adds a third."""

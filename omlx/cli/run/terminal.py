@@ -25,9 +25,8 @@ from rich.markdown import Markdown
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from omlx.catalog import sentence
+from omlx.catalog import escaped_lines, sentence
 from omlx.cli.output import BOLD, has_colours
-from omlx.terminal_text import escaped_lines
 
 HISTORY: Final = "run_history"
 """File, in the home folder, of questions typed before; readable by its owner alone."""

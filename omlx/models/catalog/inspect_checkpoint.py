@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from omlx.catalog import escaped
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.drafters import drafter_kind, names_of, needs_in_words
@@ -25,7 +26,6 @@ from omlx.models.catalog.files import (
 )
 from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.library.choose import choose
-from omlx.terminal_text import escaped
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
