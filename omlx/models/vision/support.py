@@ -127,7 +127,7 @@ class VisionSupport:
     def open(self, towers: nn.Module, model: Model, tower_bytes: int) -> VisionSupport:
         """Connect towers in memory to their text model. Raises nothing."""
         assert self.family is not None
-        from omlx.models.vision.tower import open_vision  # noqa: PLC0415 — needs the extra
+        from omlx.models.vision.family import open_vision  # noqa: PLC0415 — needs the extra
 
         with isolate() as outcome:
             reader = open_vision(self.family, towers, model)
