@@ -17,7 +17,7 @@ import mlx.nn as nn
 from mlx_lm.models.cache import ArraysCache, ConcatenateKVCache, RotatingKVCache
 
 from lab.probe.reference import Row
-from omlx.engine.device.kinds import kind_of
+from omlx.engine.device.model import cache_kind
 from omlx.engine.device.rewind import leaves, length_of, mark, rewind, unsupported
 from omlx.errors import RewindError
 from tests import zoo
@@ -50,7 +50,7 @@ def way_back(model: nn.Module) -> str:
     cache = zoo.make_cache(model)
     if unsupported(cache):
         return "no"
-    kinds = {kind_of(type(leaf)) for leaf in leaves(cache)}
+    kinds = {cache_kind(type(leaf)) for leaf in leaves(cache)}
     if ArraysCache in kinds:
         return "snapshot"
     return "slice" if kinds & {RotatingKVCache, ConcatenateKVCache} else "trim"

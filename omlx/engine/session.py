@@ -20,8 +20,7 @@ import mlx.core as mx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from omlx.engine.device.gpu import device_kind
-from omlx.engine.device.kinds import copy_state, span_of
-from omlx.engine.device.model import Cache, Model
+from omlx.engine.device.model import Cache, Model, copy_state, span_of
 from omlx.engine.device.payloads import copy, of_kind
 from omlx.engine.disk.record import (
     FORMAT,

@@ -14,8 +14,7 @@ from mlx_lm.models.cache import ArraysCache, CacheList, KVCache, QuantizedKVCach
 from omlx.engine.build import build_loop
 from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
 from omlx.engine.device.facts import facts_of, kv_refusal, probed
-from omlx.engine.device.kinds import GROUP, quantized
-from omlx.engine.device.model import cache_maker
+from omlx.engine.device.model import GROUP, cache_maker, quantized
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.types import run_through
 from omlx.errors import Reason

@@ -16,8 +16,7 @@ import pytest
 from lab.probe.reference import TOLERANCE, Row, references
 from lab.probe.rewinding import verify
 from omlx.engine.device.batch_probe import batching_refusal, uneven_refusal
-from omlx.engine.device.kinds import Recorded
-from omlx.engine.device.model import cache_maker
+from omlx.engine.device.model import Recorded, cache_maker
 from omlx.engine.device.payloads import Payloads, layout_of, uncacheable
 from omlx.engine.device.rewind import leaves, rewind_refusal
 from omlx.engine.piece import Piece

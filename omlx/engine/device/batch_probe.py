@@ -15,8 +15,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
-from omlx.engine.device import kinds, ragged
-from omlx.engine.device.model import Cache, MakeCache, Model, architecture_of
+from omlx.engine.device import ragged
+from omlx.engine.device.model import ATTENTION, Cache, MakeCache, Model, architecture_of, cache_kind
 from omlx.engine.device.ragged import merge_caches
 from omlx.engine.device.rewind import leaves
 from omlx.engine.device_errors import kind_of
@@ -101,8 +101,8 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
     if (fault := _LATE_FAULTS.get(architecture_of(model))) is not None:
         return Reason("batch.off.probe", {"error": fault})
     for leaf in leaves(make_cache()):
-        kind = kinds.kind_of(type(leaf))
-        if not (kind in kinds.ATTENTION or isinstance(leaf, Mergeable)):
+        kind = cache_kind(type(leaf))
+        if not (kind in ATTENTION or isinstance(leaf, Mergeable)):
             return Reason("batch.off.no_merge", {"layer": type(leaf).__name__})
         if getattr(leaf, "keep", 0):
             return Reason("batch.off.keep", {"layer": type(leaf).__name__})
@@ -111,9 +111,9 @@ def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
 
 def layer_refusal(make_cache: MakeCache) -> Reason | None:
     """Return which layer's cache cannot roll back one row of a batch, or None. Runs nothing."""
-    known = kinds.ATTENTION | {ArraysCache}
+    known = ATTENTION | {ArraysCache}
     for leaf in leaves(make_cache()):
-        if kinds.kind_of(type(leaf)) not in known:
+        if cache_kind(type(leaf)) not in known:
             error = f"{type(leaf).__name__} cannot roll back one row"
             return Reason("batch.off.uneven", {"error": error})
     return None
@@ -177,7 +177,7 @@ class _Probe:
         texts = mx.random.randint(0, vocab_size, (2, 8), key=mx.random.key(0))
         self._texts = [texts[0], texts[1], texts[0]]
         self._alone: list[mx.array] = []
-        kept = {kinds.kind_of(type(leaf)) for leaf in leaves(make_cache())}
+        kept = {cache_kind(type(leaf)) for leaf in leaves(make_cache())}
         self._quantized = QuantizedKVCache in kept
         self.lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
 

@@ -25,8 +25,15 @@ from omlx.engine.device.batch_probe import (
     uneven_faults,
     uneven_refusal,
 )
-from omlx.engine.device.kinds import GROUP
-from omlx.engine.device.model import Cache, MakeCache, Model, id_limit, quantizing, weight_bytes
+from omlx.engine.device.model import (
+    GROUP,
+    Cache,
+    MakeCache,
+    Model,
+    id_limit,
+    quantizing,
+    weight_bytes,
+)
 from omlx.engine.device.payloads import layout_of, uncacheable
 from omlx.engine.device.ragged import merge_caches
 from omlx.engine.device.rewind import leaves, mark, rewind, rewind_refusal, traits

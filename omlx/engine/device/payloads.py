@@ -24,17 +24,18 @@ from typing import Any, Final, TypeAlias, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten, tree_map
-from mlx_lm.models.cache import (
-    ArraysCache,
-    ChunkedKVCache,
-    ConcatenateKVCache,
-    KVCache,
-    QuantizedKVCache,
-    RotatingKVCache,
-)
+from mlx_lm.models import cache as lm
 
-from omlx.engine.device.kinds import Trimmed, copy_state, kind_of, span_of
-from omlx.engine.device.model import Cache, LayerCache, MakeCache, Model
+from omlx.engine.device.model import (
+    Cache,
+    LayerCache,
+    MakeCache,
+    Model,
+    Trimmed,
+    cache_kind,
+    copy_state,
+    span_of,
+)
 from omlx.engine.device.rewind import leaves, traits
 from omlx.engine.disk.record import Record, RecordId, Run
 from omlx.engine.disk.serial import to_arrays, to_record
@@ -234,20 +235,20 @@ def _share_of(payloads: Sequence[Payload], piece: Piece) -> Share | None:
 
 def _fill(leaf: Any, i: int, parts: Sequence[Share], length: int, prompt: int) -> None:
     """Fill an empty layer, the one number `i` of its kind, up to token `length`."""
-    kind = kind_of(type(leaf))
+    kind = cache_kind(type(leaf))
     if _KINDS[kind] == "state":
         leaf.cache = list(parts[-1].payload.arrays[i])
         return
-    if kind is RotatingKVCache or kind is ChunkedKVCache:
+    if kind is lm.RotatingKVCache or kind is lm.ChunkedKVCache:
         kept = min(length - parts[0].start, window_of(leaf))
         leaf.keys, leaf.values = _join(i, parts, length - kept, length, kept)
         leaf.offset = length
-        if kind is RotatingKVCache:
+        if kind is lm.RotatingKVCache:
             leaf._idx = kept
         else:
             leaf.start_position = length - kept
         return
-    room = length if kind is ConcatenateKVCache else _STEP * (1 + max(length, prompt) // _STEP)
+    room = length if kind is lm.ConcatenateKVCache else _STEP * (1 + max(length, prompt) // _STEP)
     rows = _join(i, parts, 0, length, room)
     if kind is Trimmed:
         leaf.put_rows(rows, length)
@@ -278,20 +279,21 @@ Arrays: TypeAlias = Any
 """Arrays [1, heads, rows, n], nested as in a layer's cache; for a state, what the layer keeps."""
 
 _KINDS: Final[Mapping[type | None, Kind]] = {
-    KVCache: "rows",
+    lm.KVCache: "rows",
     Trimmed: "rows",
-    QuantizedKVCache: "rows",
-    ConcatenateKVCache: "rows",
-    RotatingKVCache: "window",
-    ChunkedKVCache: "window",
-    ArraysCache: "state",
+    lm.QuantizedKVCache: "rows",
+    lm.ConcatenateKVCache: "rows",
+    lm.RotatingKVCache: "window",
+    lm.ChunkedKVCache: "window",
+    lm.ArraysCache: "state",
 }
 
 
 def uncacheable(cache: Iterable[LayerCache]) -> Reason | None:
     """Return why prefixes of such a cache cannot be cached, or None."""
     parts = leaves(cache)
-    unknown = sorted({type(leaf).__name__ for leaf in parts if kind_of(type(leaf)) not in _KINDS})
+    strange = [type(leaf) for leaf in parts if cache_kind(type(leaf)) not in _KINDS]
+    unknown = sorted({layer.__name__ for layer in strange})
     if unknown:
         return Reason("prefix.off.cache", {"layers": ", ".join(unknown)})
     windows = {window_of(leaf) for leaf in of_kind(cache, "window")}
@@ -325,11 +327,11 @@ def layout_of(model: Model, make_cache: MakeCache) -> Layout:
 
 
 def of_kind(cache: Iterable[LayerCache], kind: Kind) -> list[Any]:
-    return [leaf for leaf in leaves(cache) if _KINDS.get(kind_of(type(leaf))) == kind]
+    return [leaf for leaf in leaves(cache) if _KINDS.get(cache_kind(type(leaf))) == kind]
 
 
 def window_of(leaf: Any) -> int:
-    if kind_of(type(leaf)) is ChunkedKVCache:
+    if cache_kind(type(leaf)) is lm.ChunkedKVCache:
         return int(leaf.chunk_size)
     return int(leaf.max_size)
 
@@ -347,7 +349,7 @@ def bytes_per_token(cache: Cache, kind: Kind) -> int:
 
 def _rows(leaf: Any) -> Arrays:
     """Return the arrays of a layer with a row per token; None before the first pass."""
-    arrays = leaf.rows() if kind_of(type(leaf)) is Trimmed else (leaf.keys, leaf.values)
+    arrays = leaf.rows() if cache_kind(type(leaf)) is Trimmed else (leaf.keys, leaf.values)
     return None if arrays is None or arrays[0] is None else arrays
 
 
@@ -355,12 +357,12 @@ def copy(leaf: Any, piece: Piece) -> Arrays:
     """Copy a layer's part of a piece; None where the layer has read nothing."""
     if piece.kind == "state":
         return copy_state(leaf)
-    rows, kind = _rows(leaf), kind_of(type(leaf))
+    rows, kind = _rows(leaf), cache_kind(type(leaf))
     if rows is None:
         return None
-    if kind is RotatingKVCache:
+    if kind is lm.RotatingKVCache:
         return _copy_rotated(leaf, piece)
-    first = leaf.start_position if kind is ChunkedKVCache else 0
+    first = leaf.start_position if kind is lm.ChunkedKVCache else 0
     if piece.start < first or piece.stop > leaf.offset:
         raise _gone(leaf, piece)
     return cut(rows, piece.start - first, piece.stop - first)

@@ -13,8 +13,7 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, CacheList
 
-from omlx.engine.device.kinds import ATTENTION, kind_of
-from omlx.engine.device.model import Cache
+from omlx.engine.device.model import ATTENTION, Cache, cache_kind
 from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.engine.device.rewind import leaves
 from omlx.errors import RewindError
@@ -38,10 +37,10 @@ def merge_caches(caches: Sequence[Cache]) -> list[Any]:
 
 def _merge_layer(layers: Sequence[Any]) -> Any:
     first = layers[0]
-    if kind_of(type(first)) is CacheList:
+    if cache_kind(type(first)) is CacheList:
         parts = zip(*(layer.caches for layer in layers), strict=True)
         return type(first)(*map(_merge_layer, parts))
-    if kind_of(type(first)) in ATTENTION:
+    if cache_kind(type(first)) in ATTENTION:
         return RaggedKVCache.merge(layers)
     return type(first).merge(list(layers))
 

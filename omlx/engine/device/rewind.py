@@ -30,8 +30,15 @@ from mlx_lm.models.cache import (
     RotatingKVCache,
 )
 
-from omlx.engine.device.kinds import ATTENTION, Recorded, Trimmed, handle, kind_of
-from omlx.engine.device.model import LayerCache, architecture_of
+from omlx.engine.device.model import (
+    ATTENTION,
+    LayerCache,
+    Recorded,
+    Trimmed,
+    architecture_of,
+    cache_kind,
+    handle,
+)
 from omlx.engine.types import Traits
 from omlx.errors import Reason, RewindError
 
@@ -55,7 +62,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
     """Return the layer caches, every CacheList replaced by its parts."""
     flat: list[LayerCache] = []
     for layer in cache:
-        if kind_of(type(layer)) is CacheList:
+        if cache_kind(type(layer)) is CacheList:
             flat.extend(leaves(cast(Any, layer).caches))
         else:
             flat.append(layer)
@@ -64,7 +71,7 @@ def leaves(cache: Iterable[LayerCache]) -> list[LayerCache]:
 
 def unsupported(cache: Iterable[LayerCache]) -> list[str]:
     """Return the names of the cache classes that cannot be rolled back here."""
-    return sorted({type(leaf).__name__ for leaf in leaves(cache) if kind_of(type(leaf)) is None})
+    return sorted({type(leaf).__name__ for leaf in leaves(cache) if cache_kind(type(leaf)) is None})
 
 
 def rewind_refusal(cache: Iterable[LayerCache], model: object = None) -> Reason | None:
@@ -83,7 +90,7 @@ def traits(cache: Iterable[LayerCache]) -> Traits:
     parts = leaves(cache)
     windows = [leaf.max_size for leaf in parts if isinstance(leaf, RotatingKVCache)]
     windows += [leaf.chunk_size for leaf in parts if isinstance(leaf, ChunkedKVCache)]
-    marked = [leaf for leaf in parts if kind_of(type(leaf)) is ArraysCache]
+    marked = [leaf for leaf in parts if cache_kind(type(leaf)) is ArraysCache]
     recorded = bool(marked) and all(isinstance(leaf, Recorded) for leaf in marked)
     return Traits(
         recurrent=bool(marked),
@@ -128,7 +135,7 @@ def rewind(cache: Iterable[LayerCache], now: int, target: int, marks: Sequence[M
 def length_of(cache: Iterable[LayerCache]) -> int | None:
     """Return how many tokens the layers count; None if none counts. Asserts that they agree."""
     counts = {
-        int(cast(Any, leaf).offset) for leaf in leaves(cache) if kind_of(type(leaf)) in _COUNTING
+        int(cast(Any, leaf).offset) for leaf in leaves(cache) if cache_kind(type(leaf)) in _COUNTING
     }
     assert len(counts) <= 1, f"layers disagree: {sorted(counts)}"
     return counts.pop() if counts else None
@@ -137,7 +144,7 @@ def length_of(cache: Iterable[LayerCache]) -> int | None:
 def _can_step_back(leaf: Any, n: int) -> bool:
     if isinstance(leaf, Recorded):
         return leaf.records(n)
-    kind = kind_of(type(leaf))
+    kind = cache_kind(type(leaf))
     if kind is RotatingKVCache:
         if leaf.keys is None:
             return False
@@ -153,7 +160,7 @@ def _step_back(leaf: Any, n: int) -> None:
     if isinstance(leaf, Recorded):
         leaf.step_back(n)
         return
-    kind = kind_of(type(leaf))
+    kind = cache_kind(type(leaf))
     if kind is ConcatenateKVCache:
         leaf.keys, leaf.values = leaf.keys[..., :-n, :], leaf.values[..., :-n, :]
         leaf.offset -= n
@@ -169,7 +176,7 @@ def _step_back(leaf: Any, n: int) -> None:
 
 
 def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
-    kind = kind_of(type(leaf))
+    kind = cache_kind(type(leaf))
     if kind is ArraysCache:
         # advance() changes lengths and left_padding in place: they need handles of their own.
         return (list(leaf.cache), handle(leaf.left_padding), handle(leaf.lengths))
@@ -182,7 +189,7 @@ def _save(leaf: Any, fresh: bool) -> tuple[Any, ...] | None:
 
 
 def _put_back(leaf: Any, saved: tuple[Any, ...] | None, n: int) -> None:
-    kind = kind_of(type(leaf))
+    kind = cache_kind(type(leaf))
     if kind is ArraysCache and saved is not None:
         states, left_padding, lengths = saved
         if isinstance(leaf, Recorded):

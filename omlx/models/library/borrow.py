@@ -21,8 +21,7 @@ from typing import Any, Final
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx.engine.device.kinds import Recorded
-from omlx.engine.device.model import Caller
+from omlx.engine.device.model import Caller, Recorded
 from omlx.engine.device.rewind import leaves, length_of
 from omlx.models.library.sources import importing
 

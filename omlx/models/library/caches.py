@@ -14,7 +14,7 @@ import mlx.core as mx
 from mlx_lm.models import cache as lm
 from mlx_vlm.models import cache as vlm
 
-from omlx.engine.device.kinds import Recorded, Trimmed, handle
+from omlx.engine.device.model import Recorded, Trimmed, handle
 
 
 def make_cache(
