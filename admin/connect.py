@@ -16,7 +16,7 @@ from omlx.catalog import data_dir, sentence
 from omlx.clients.agents import Endpoint, network_urls
 from omlx.clients.apps import APPS, App, Kind, Snippet, client_name
 from omlx.errors import Reason
-from omlx.installation import PROGRAM, program_words
+from omlx.machine import PROGRAM, program_words
 from omlx.models.catalog.catalog import Catalog
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http.guard import ApiKeys, is_loopback

@@ -21,7 +21,7 @@ from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, OmlxError, Unauthorized
-from omlx.installation import PROGRAM, program_words
+from omlx.machine import PROGRAM, program_words
 from omlx.server.http.guard import is_loopback
 from omlx.server.request.fields import read, read_query
 from omlx.settings.schema import table

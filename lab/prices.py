@@ -104,7 +104,7 @@ FEATURES: Final[dict[str, str]] = {
         tests/cli/test_bench tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/catalog omlx/errors omlx/exactness omlx/power
-        omlx/installation omlx/cli/ tests/cli/ tests/service/
+        omlx/cli/ tests/cli/ tests/service/
         omlx/machine omlx/clients/ tests/test_power tests/test_installation tests/clock
         tests/lanes tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
     "dashboard: other pages": "admin/ tests/admin/ tests/js/ omlx/tools/ tests/tools/",

@@ -1,7 +1,8 @@
-"""This machine: facts and warnings for `omlx doctor`, and the memory of processes, in bytes.
+"""This machine and this installation: facts for `omlx doctor`, memory of processes, commands.
 
 Facts are read once; warnings are a pure function of them, so that a Mac's warnings are tested on
-any machine. Memory is counted as the operating system does.
+any machine. Memory is counted as the operating system does, in bytes. Commands are the program's
+name for a shell, and packages to add.
 """
 
 from __future__ import annotations
@@ -9,10 +10,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -151,3 +156,47 @@ def _darwin_footprint(pid: int) -> int:
     if ctypes.CDLL(None).proc_pid_rusage(pid, _RUSAGE_INFO_V2, ctypes.byref(info)) != 0:
         return 0
     return int.from_bytes(info.raw[_PHYS_FOOTPRINT : _PHYS_FOOTPRINT + 8], sys.byteorder)
+
+
+PROGRAM: Final = "omlx"
+_ROOT: Final = Path(__file__).resolve().parents[1]
+
+
+def program_words() -> list[str]:
+    """Return the start of a command line: `omlx` where PATH has it."""
+    if shutil.which(PROGRAM) is not None:
+        return [PROGRAM]
+    script = Path(sys.executable).with_name(PROGRAM)
+    return [str(script)] if script.is_file() else [sys.executable, "-m", PROGRAM]
+
+
+def extra_command(extra: str) -> str:
+    """Return a command line that adds an extra's packages to this installation.
+
+    Never the bare name of this package: an index may have another package of that name.
+    """
+    install = _install_words()
+    if (_ROOT / "pyproject.toml").is_file():
+        return shlex.join([*install, "-e", f"{_ROOT}[{extra}]"])
+    try:
+        declared = requires(PROGRAM) or []
+    except PackageNotFoundError:  # files without metadata
+        declared = []
+    marker = f'extra == "{extra}"'
+    packages = [one.partition(";")[0].strip() for one in declared if marker in one]
+    return shlex.join([*install, *packages])
+
+
+def classes_command() -> str:
+    """Return a command line that adds mlx-vlm without packages for training, sound and video.
+
+    64 MB, where the extra `vision` is 722 MB.
+    """
+    install = shlex.join(_install_words())
+    return f"{install} --no-deps mlx-vlm && {install} pillow requests"
+
+
+def _install_words() -> list[str]:
+    if find_spec("pip") is None:  # an environment made by uv
+        return ["uv", "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx import installation
-from omlx.installation import extra_command, program_words
+from omlx.machine import extra_command, program_words
 
 
 def test_an_extra_is_installed_into_this_environment(

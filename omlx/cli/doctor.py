@@ -37,8 +37,15 @@ from omlx.engine.device_errors import DEVICE_ERROR
 from omlx.engine.thread import EngineThread
 from omlx.errors import ConfigError
 from omlx.exactness import Exactness
-from omlx.installation import classes_command
-from omlx.machine import UNKNOWN, Machine, machine_bytes, machine_rows, power_rows, warnings
+from omlx.machine import (
+    UNKNOWN,
+    Machine,
+    classes_command,
+    machine_bytes,
+    machine_rows,
+    power_rows,
+    warnings,
+)
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.registry import Status

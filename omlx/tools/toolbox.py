@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from omlx.errors import NotFound, ToolFailed
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.tools.tool import ADDRESSES, WEB, SearchAddress, Tool, ToolResult, WebSearch
 
 if TYPE_CHECKING:

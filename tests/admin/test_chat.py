@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.vision import support
 from omlx.server.request.content import MAX_BYTES

@@ -15,7 +15,7 @@ from omlx.admin.connect import ProgramView, group_views, other_programs
 from omlx.admin.web.formats import count
 from omlx.clients.agents import AGENTS, Endpoint
 from omlx.clients.apps import APPS, Kind
-from omlx.installation import program_words
+from omlx.machine import program_words
 from omlx.models.catalog.registry import Registry
 from omlx.server.request.activity import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered

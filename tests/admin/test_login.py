@@ -27,7 +27,7 @@ from omlx.admin.credentials import (
 )
 from omlx.admin.login import Gate, login_command
 from omlx.errors import BadRequest, ConfigError, TooManyRequests
-from omlx.installation import program_words
+from omlx.machine import program_words
 from omlx.settings.schema import table
 from tests.admin.running import API, PASSWORD, Administered, administered, change
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omlx.errors import Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.inspect_checkpoint import config_reason
 from omlx.models.library import choose as module
 from omlx.models.library.choose import Classes, Library, choose

@@ -12,7 +12,7 @@ import pytest
 from mlx import nn
 
 from omlx.errors import ModelError, Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog import drafters
 from omlx.models.catalog.drafters import (
     HeadFiles,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from omlx.errors import BadRequest
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.config import encoder_window
 from omlx.models.catalog.facts import Reranking, is_reranker, reranking
 from omlx.models.catalog.files import ModelFiles

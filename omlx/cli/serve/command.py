@@ -52,8 +52,7 @@ from omlx.engine.stage.link import Order
 from omlx.engine.thread import EngineThread
 from omlx.engine.work import Watchdog
 from omlx.errors import EngineDead
-from omlx.installation import program_words
-from omlx.machine import set_up_allocator
+from omlx.machine import program_words, set_up_allocator
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads

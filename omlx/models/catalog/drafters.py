@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import ModelError, Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.config import text_config
 from omlx.models.catalog.files import whole_header
 from omlx.models.catalog.registry import ModelEntry

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omlx.errors import Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.library.rope import INNER_CONFIGS, rope_reason
 from omlx.models.library.sources import module_of
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
 from omlx.errors import ModelError, Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.choose import AUTO, BORROWED, is_borrowed
 

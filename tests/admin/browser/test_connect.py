@@ -7,7 +7,7 @@ import shlex
 
 from playwright.sync_api import expect
 
-from omlx.installation import program_words
+from omlx.machine import program_words
 from tests.admin.browser.site import CLIPBOARD, Site, copied
 from tests.server.running import HYBRID, TARGET
 

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.step.plan import Look
 from omlx.engine.types import run_through
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.registry import Status
 from omlx.models.library.choose import WRAPPERS

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from omlx.errors import Reason
-from omlx.installation import extra_command
+from omlx.machine import extra_command
 from omlx.models.vision import support
 from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.media.images import MAX_IMAGES
