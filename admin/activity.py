@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.errors import NotFound
 from omlx.receipts.verifier import Verifier
-from omlx.server.http.connection import while_connected
+from omlx.server.http.transport import while_connected
 from omlx.server.request.fields import Body, read_query
 from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log import LEVELS, LogLine, read_tail

@@ -24,10 +24,9 @@ from omlx.catalog import data_dir
 from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError, optional_reason
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
+from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.request.content import MAX_BYTES
 from omlx.server.request.fields import read
 from omlx.server.request.generation import GenerationService

@@ -32,7 +32,7 @@ from omlx.models.hub.downloads import Download, Downloads, State, remember_draft
 from omlx.models.hub.offer import Fit, Offer, starters
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import State as Residency
-from omlx.server.http.connection import while_connected
+from omlx.server.http.transport import while_connected
 from omlx.server.request.fields import read
 from omlx.settings.configuration import LiveConfiguration
 

@@ -37,7 +37,7 @@ from omlx.models.catalog.package import (
     declare_draft,
     write_package,
 )
-from omlx.server.http.connection import EventStream
+from omlx.server.http.transport import EventStream
 from omlx.server.request.dialect import event_data
 from omlx.server.request.fields import read
 from omlx.server.services import Services

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx import installation
+from omlx import machine
 from omlx.machine import extra_command, program_words
 
 
@@ -19,7 +19,7 @@ def test_an_extra_is_installed_into_this_environment(
     words = shlex.split(extra_command("vision"))
     assert sys.executable in words
     assert words[-2:] == ["-e", f"{Path(__file__).resolve().parents[1]}[vision]"]
-    monkeypatch.setattr(installation, "_ROOT", tmp_path)  # as in a wheel
+    monkeypatch.setattr(machine, "_ROOT", tmp_path)  # as in a wheel
     words = shlex.split(extra_command("vision"))
     assert sys.executable in words
     assert {word.partition(">")[0] for word in words[words.index("install") + 1 :]} >= {

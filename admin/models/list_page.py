@@ -22,7 +22,7 @@ from omlx.models.pool.served import KVCacheFacts, ModelStatus, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
-from omlx.server.http.connection import while_connected
+from omlx.server.http.transport import while_connected
 from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.services import ExactnessService, PrefixService

@@ -36,7 +36,7 @@ from omlx.measure.texts import Kind, Question, question
 from omlx.models.pool.load_queue import LoadJob
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import Lease, ServedModel
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request.content import image_part, text_part
 from omlx.server.request.engine_requests import sampling_of
 from omlx.server.request.generation import GenerationService

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.errors import EngineDead, OmlxError
 from omlx.server.http import errors
-from omlx.server.http.connection import NamedModel, note, notes
 from omlx.server.http.guard import caller_of, is_dashboard
+from omlx.server.http.transport import NamedModel, note, notes
 from omlx.server.request.activity import CLIENT_GONE, Activity
 from omlx.server.request.stream import GenerationStream
 from omlx.server.request.usage import timings

@@ -51,9 +51,8 @@ from omlx.server.endpoints.texts import (
     RerankRequest,
 )
 from omlx.server.http import errors
-from omlx.server.http.body import Json
-from omlx.server.http.connection import ClientGone, note
 from omlx.server.http.guard import AccessGuard, check_main
+from omlx.server.http.transport import ClientGone, Json, note
 from omlx.server.request.activity import CLIENT_GONE
 from omlx.server.request.fields import Body
 from omlx.server.services import Services

@@ -27,8 +27,8 @@ from omlx.server.beginnings.foresight import Expected
 from omlx.server.beginnings.next_turn import NextTurns
 from omlx.server.beginnings.prewarmer import BackgroundPrefill, Prewarmer, Tokenized
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.http.body import Json
 from omlx.server.http.guard import ApiKeys
+from omlx.server.http.transport import Json
 from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.request.generation import GenerationService

@@ -33,7 +33,7 @@ from omlx.models.pool.pool import Pool, build_pool
 from omlx.receipts.kept import AnswerStore
 from omlx.server.app import Application, create_app
 from omlx.server.beginnings.store import BeginningStore
-from omlx.server.http.connection import TimeoutProtocol
+from omlx.server.http.transport import TimeoutProtocol
 from omlx.server.request.media.images import UrlReader
 from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration

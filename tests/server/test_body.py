@@ -28,9 +28,9 @@ from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest
-from omlx.server.http import body
-from omlx.server.http.body import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
+from omlx.server.http import transport
 from omlx.server.http.errors import from_validation
+from omlx.server.http.transport import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
 from omlx.server.request.dialect import named_event
 from omlx.server.request.fields import Body, read
 from omlx.server.request.structured_output import ANY_OBJECT, structured_output
@@ -63,7 +63,7 @@ def test_strings_are_left_out_wherever_slices_end(
     for _ in range(100):
         strings = [random.choices('a"\\\n{,:é', k=random.randrange(8)) for _ in range(6)]
         text = json.dumps({"".join(string): ["".join(string), 1, {}] for string in strings})
-        monkeypatch.setattr(body, "_SLICE_BYTES", random.choice((1, 2, 3, 7, 1000)))
+        monkeypatch.setattr(transport, "_SLICE_BYTES", random.choice((1, 2, 3, 7, 1000)))
         assert outside_strings(text.encode()) == char_by_char(text.encode())
 
 

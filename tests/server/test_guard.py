@@ -14,8 +14,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from omlx.errors import OmlxError
 from omlx.server.http import errors
-from omlx.server.http.connection import while_connected
 from omlx.server.http.guard import AccessGuard, ApiKeys, hostname, same_key
+from omlx.server.http.transport import while_connected
 from tests.server.running import PATIENCE_S, serving
 
 KEY = "clé-日本"

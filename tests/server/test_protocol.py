@@ -18,7 +18,7 @@ from starlette.routing import Route
 from uvicorn.server import ServerState
 
 from omlx.engine.types import Finished, FinishReason
-from omlx.server.http.connection import TimeoutProtocol
+from omlx.server.http.transport import TimeoutProtocol
 from tests.server.dialects import user
 from tests.server.running import PATIENCE_S, TARGET, omlx, serving
 

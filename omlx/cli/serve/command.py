@@ -66,8 +66,8 @@ from omlx.power import Awake
 from omlx.receipts.kept import AnswerStore
 from omlx.server.app import create_app
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
-from omlx.server.http.connection import TimeoutProtocol
 from omlx.server.http.guard import check_keys
+from omlx.server.http.transport import TimeoutProtocol
 from omlx.server.journal.journal import Journal
 from omlx.server.request.media.images import UrlReader
 from omlx.server.services import Stores, build_services

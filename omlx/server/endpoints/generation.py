@@ -21,9 +21,15 @@ from omlx.errors import BadRequest, NotFound, OmlxError, Stopped, optional_reaso
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import EventStream, NamedModel, note, while_connected
 from omlx.server.http.guard import caller_of, is_named, key_of
+from omlx.server.http.transport import (
+    EventStream,
+    Json,
+    NamedModel,
+    note,
+    read_body,
+    while_connected,
+)
 from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
 from omlx.server.request import tooling

@@ -29,10 +29,9 @@ from omlx.models.vision.support import read_vision_off
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.endpoints import status
 from omlx.server.http import errors
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import from_validation
 from omlx.server.http.guard import check_main, is_named
+from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.services import PrefixService, Services
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format

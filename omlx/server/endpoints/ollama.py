@@ -28,10 +28,9 @@ from omlx.server.dialects.ollama.request import GenerateRequest, Generating, Oll
 from omlx.server.endpoints.generation import Responder
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http import errors
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import NDJSON, EventStream, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import MAIN_KEY, key_of
+from omlx.server.http.transport import NDJSON, EventStream, Json, read_body, while_connected
 from omlx.server.request.dialect import Encoder, Exchange, json_line
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.stream import GenerationStream

@@ -17,10 +17,9 @@ from omlx.server.dialects.openai.responses_items import Conversation
 from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.dialects.openai.responses_store import Open, ResponseStore
 from omlx.server.endpoints.generation import Responder
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import caller_of, owner_of
+from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.journal import Owned, Table

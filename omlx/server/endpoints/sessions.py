@@ -29,8 +29,8 @@ from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.dialects.openai.responses_store import SavedResponse, encoded
 from omlx.server.endpoints.responses import ResponseEndpoints, owned_by
-from omlx.server.http.body import Json, read_body
 from omlx.server.http.guard import MAIN_KEY, Caller, check_main, owner_of
+from omlx.server.http.transport import Json, read_body
 from omlx.server.journal.journal import Owned
 from omlx.server.request import tooling
 from omlx.server.request.fields import Body, Text

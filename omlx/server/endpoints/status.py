@@ -28,7 +28,7 @@ from omlx.models.pool.served import (
 )
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, DrafterStats, PrefixStats, RequestStats, sum_drafters
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request.usage import gate_record
 from omlx.settings.schema import STRICT
 

@@ -24,9 +24,8 @@ from omlx.models.pool.served import ServedModel
 from omlx.models.texts import Embedding, Encoding, Judgement, PairScore
 from omlx.server.dialects.ollama.fields import Configured
 from omlx.server.dialects.openai.completions_request import Given, separate
-from omlx.server.http.body import Json, read_body
-from omlx.server.http.connection import while_connected
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.request.engine_requests import check_ids
 from omlx.server.request.fields import Body, Listed, Refusing, Text
 from omlx.server.request.generation import GenerationService

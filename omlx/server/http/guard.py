@@ -40,8 +40,7 @@ from omlx.errors import (
 from omlx.models.catalog.catalog import restricted_to
 from omlx.records import AppliedSetting, PromptText
 from omlx.server.http import errors
-from omlx.server.http.body import LARGE_BYTES, trim_soon
-from omlx.server.http.connection import note
+from omlx.server.http.transport import LARGE_BYTES, note, trim_soon
 from omlx.settings.file import FileStamp, file_stamp
 from omlx.settings.keys import KeyFile, NamedKey, digest
 from omlx.settings.schema import Settings

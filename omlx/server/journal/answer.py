@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from omlx.engine.types import Event
 from omlx.errors import EngineDead, OmlxError, Reason
 from omlx.server.http import errors
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.journal.journal import Journal, Owned, Part, Table
 from omlx.server.request.dialect import Exchange, Wire, event_number, numbered_event, numbered_idle
 from omlx.server.request.opening import Recorded, dump

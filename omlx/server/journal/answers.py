@@ -24,9 +24,9 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from omlx.errors import BadRequest, Conflict, NotFound, Reason
-from omlx.server.http.connection import EVENTS, EventStream, note, while_connected
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Caller, caller_of, owner_of
+from omlx.server.http.transport import EVENTS, EventStream, note, while_connected
 from omlx.server.journal.answer import Answer, Replay
 from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
 from omlx.server.request.dialect import Exchange, Wire

@@ -24,8 +24,8 @@ from urllib.parse import unquote_to_bytes
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
 from omlx.errors import BadRequest, Reason
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request.fields import Body, Listed
 from omlx.text.template.render import Message
 

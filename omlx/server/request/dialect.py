@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from omlx.errors import OmlxError
-from omlx.server.http.body import Json
-from omlx.server.http.connection import EVENTS
+from omlx.server.http.transport import EVENTS, Json
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import Progress

@@ -15,8 +15,8 @@ from omlx.draft_length import MAX_DRAFT_LENGTH, DraftLength
 from omlx.engine.speculation import strategy
 from omlx.errors import BadRequest, Reason
 from omlx.server.http import errors
-from omlx.server.http.body import check_finite, outside_strings
 from omlx.server.http.errors import from_validation
+from omlx.server.http.transport import check_finite, outside_strings
 from omlx.server.request.generation_request import (
     BUDGET,
     NO_LIMIT,

@@ -13,8 +13,8 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from omlx.errors import BadRequest, Reason
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.text.tools import ToolUse, without_nulls
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from omlx.engine.types import PromptForecast, TokenLogprob
 from omlx.errors import Reason, optional_reason
 from omlx.records import DrafterStats, Gate, RequestStats, sum_drafters
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.text.events import Finish
 
 CONTEXT_LEFT: Final = "X-Omlx-Context-Left"

@@ -5,7 +5,7 @@ import pytest
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_store import ResponseStore
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.journal.journal import Owned
 from tests.server.dialects import user
 

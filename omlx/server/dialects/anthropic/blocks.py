@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from omlx.errors import BadRequest
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import (
     IMAGE,

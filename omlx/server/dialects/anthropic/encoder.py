@@ -23,7 +23,7 @@ from omlx.server.dialects.anthropic.blocks import (
     WEB_SEARCH,
 )
 from omlx.server.http import errors
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import REASONING_SHOWN, encode_reasoning
 from omlx.server.request.dialect import EventEncoder

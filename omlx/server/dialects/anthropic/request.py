@@ -15,8 +15,8 @@ from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.anthropic import blocks
 from omlx.server.dialects.anthropic.blocks import WEB_SEARCH, AnthropicMessage, Block
 from omlx.server.dialects.anthropic.encoder import MessageEncoder, tool_id
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import Reading
 from omlx.server.request.dialect import Encoder, Exchange, Wire, named_event

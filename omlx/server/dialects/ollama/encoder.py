@@ -14,7 +14,7 @@ from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
 from omlx.records import RequestStats
 from omlx.server.http import errors
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent

@@ -16,9 +16,8 @@ from pydantic import Field
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
 from omlx.server.dialects.ollama.fields import Configured, iso
-from omlx.server.http.body import Json
-from omlx.server.http.connection import NDJSON
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import NDJSON, Json
 from omlx.server.request import tooling
 from omlx.server.request.content import IMAGE, content_of, image_part, text_part
 from omlx.server.request.dialect import Encoder, Exchange, Wire, json_line

@@ -13,8 +13,8 @@ from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.openai.choices_encoder import ChatEncoder, Head
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, join_thinking
 from omlx.server.request.dialect import OPENAI, Encoder, Exchange

@@ -15,7 +15,7 @@ from typing import ClassVar
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
 from omlx.server.http import errors
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
 from omlx.server.request.usage import finite, logprob_entries, receipt, timings, usage, warnings

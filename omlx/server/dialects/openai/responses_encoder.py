@@ -20,7 +20,7 @@ from omlx.server.dialects.openai.responses_tools import (
     server_item,
 )
 from omlx.server.http import errors
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import encode_reasoning
 from omlx.server.request.dialect import EventEncoder

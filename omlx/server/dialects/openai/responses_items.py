@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx.server.dialects.openai.responses_tools import ResponseTool, ToolName
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, Typed, decode_reasoning
 from omlx.server.request.fields import Listed

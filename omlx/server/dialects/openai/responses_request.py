@@ -25,8 +25,8 @@ from omlx.server.dialects.openai.responses_tools import (
     strict_names,
     toolsets,
 )
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.fields import (
     FORCED,

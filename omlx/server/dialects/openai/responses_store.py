@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from omlx.errors import BadRequest, NotFound
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import Conversation, Item
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.journal.answer import Replay
 from omlx.server.journal.journal import Journal, Owned, StoredRow, Table
 from omlx.server.request.stream import GenerationStream

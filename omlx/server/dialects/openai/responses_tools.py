@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
 
 from omlx.errors import Reason
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.fields import FUNCTION, Body, Listed, Text, ToolType
 from omlx.server.request.tooling import skipped

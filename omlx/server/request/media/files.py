@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from omlx.errors import BadRequest, Reason
 from omlx.machine import footprint
-from omlx.server.http.body import Json
+from omlx.server.http.transport import Json
 from omlx.server.request.content import FILE, content_of, file_bytes, text_part
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media import pdf_worker

@@ -27,8 +27,8 @@ from omlx.engine.vision.spans import PreparedImage
 from omlx.errors import BadRequest, Reason
 from omlx.models.vision import support
 from omlx.models.vision.support import VisionSupport
-from omlx.server.http.body import Json
 from omlx.server.http.errors import field_error
+from omlx.server.http.transport import Json
 from omlx.server.request.content import (
     IMAGE,
     MAX_BYTES,
