@@ -43,6 +43,10 @@ class BenchmarkRequest(Body):
     longest: Annotated[int, Field(ge=SIZES[0], le=SIZES[-1], strict=True)] = SIZES[-1]
 
 
+class StopRequest(Body):
+    id: str | None = None
+
+
 class ExportQuery(Body):
     format: Literal["json", "md"] = "json"
     run: str | None = None
@@ -67,8 +71,11 @@ class BenchmarkPage:
     async def show(self, request: Request, name: str) -> Response:
         outcome = await self.outcome(self._id(name), None, "")
         runs = [to_json(run) for run in outcome.runs]
-        record = {"running": outcome.running, "ended": outcome.ended, "runs": runs}
-        return JSONResponse(record)
+        newest, ended = self.measurements.newest(Benchmark), outcome.ended
+        if newest is not None and newest.state is State.DONE and newest.model == outcome.model:
+            report = newest.report()  # not among the runs where the disk is full
+            ended = None if any(run["id"] == report["id"] for run in runs) else report
+        return JSONResponse({"running": outcome.running, "ended": ended, "runs": runs})
 
     async def begin(self, request: Request, name: str) -> Response:
         asked = read(BenchmarkRequest, await request.body() or b"{}")
@@ -77,10 +84,10 @@ class BenchmarkPage:
         return JSONResponse(benchmark.report(), 202)
 
     async def stop(self, request: Request, name: str) -> Response:
-        """Stop the running benchmark; answers once stopped."""
-        await request.body()
+        """Stop the running benchmark, or only the one with an `id`; answers once stopped."""
+        asked = read(StopRequest, await request.body() or b"{}")
         running = self.measurements.running(Benchmark)
-        if running is None:
+        if running is None or asked.id not in (None, running.report()["id"]):
             raise Conflict("benchmark.not_running")
         await self.measurements.stop(running)
         return JSONResponse(running.report())

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
+from omlx.cli import set_environment
+
 COMMANDS: Final = {
     "engine": ("engine.command", "the engine against mlx-lm, without HTTP; the host's share"),
     "exact": ("exact", "speculation against plain decoding, token by token"),
@@ -40,7 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status. SIGTERM is handled as an interrupt."""
     args = parsed(sys.argv[1:] if arguments is None else arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    status: int = args.run(args)
+    set_environment(online=False)
+    try:
+        status: int = args.run(args)
+    except KeyboardInterrupt:
+        return 130
     return status
 
 

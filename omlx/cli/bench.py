@@ -11,6 +11,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
@@ -22,7 +23,7 @@ from omlx.admin.web.addresses import API
 from omlx.admin.web.formats import THIN, duration, prompt_length
 from omlx.catalog import escaped, sentence
 from omlx.cli.arguments import configured, model_id
-from omlx.cli.client import Client, server_for
+from omlx.cli.client import Client, interruptible, server_for
 from omlx.cli.output import BOLD, columns, styled
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
@@ -46,15 +47,18 @@ def run(arguments: Namespace) -> int:
     # Refused before minutes of measuring, not after.
     if file is not None and (file.is_dir() or not file.resolve().parent.is_dir()):
         raise ConfigError("cli.session.no_target", file=str(file))
-    with server_for(settings.home, arguments.model) as address:
+    with interruptible(), server_for(settings.home, arguments.model) as address:
         client = Client(address, settings.api_key)
         name = arguments.model and model_id(arguments.model)
         model = client.model(name or client.default_model(settings.default_model))["id"]
         with client.session(settings.home) as admin:
             report = _measure(admin, f"{API}/models/{quote(model)}/benchmark", arguments.longest)
-    if file is not None:
-        file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     sys.stdout.write(_text(report).replace(THIN, " "))
+    if file is not None:
+        try:
+            file.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError("config.unwritable", file=str(file), detail=str(error)) from error
     if report["reason"] is not None:
         sys.stderr.write(f"omlx: {escaped(report['reason']['message'])}\n")
     return {"done": 0, "cancelled": _STOPPED}.get(report["state"], 1)
@@ -65,8 +69,13 @@ def _measure(client: Client, path: str, longest: int | None) -> Report:
     begun = client.post(path, {} if longest is None else {"longest": longest})
     try:
         return _follow(client, path, begun)
-    except KeyboardInterrupt:
-        return client.post(f"{path}/stop")
+    except BaseException as error:  # raised again: nothing else would stop it
+        stopped = None
+        with suppress(ConfigError):
+            stopped = client.post(f"{path}/stop", {"id": begun["id"]})
+        if not isinstance(error, KeyboardInterrupt):
+            raise
+        return stopped or _over(client.get(path), begun)
 
 
 def _follow(client: Client, path: str, report: Report) -> Report:
@@ -78,10 +87,17 @@ def _follow(client: Client, path: str, report: Report) -> Report:
             record = client.get(path)
             running = record["running"]
             if running is None or running["id"] != report["id"]:
-                over: list[Report | None] = [record["ended"], *record["runs"]]
-                return next(each for each in over if each and each["id"] == report["id"])
+                return _over(record, report)
+            report = running
             _show(bar, running)
             time.sleep(POLL_S)  # another process has no event to wait for
+
+
+def _over(record: Report, report: Report) -> Report:
+    """Return the last report; one stopped before another began is known from `report` alone."""
+    over: list[Report | None] = [record["ended"], *record["runs"]]
+    same = (each for each in over if each and each["id"] == report["id"])
+    return next(same, {**report, "state": "cancelled"})
 
 
 def _show(bar: tqdm[NoReturn], report: Report) -> None:
@@ -107,7 +123,9 @@ def _text(report: Report) -> str:
         why = report["no_drafts"]["message"] if report["no_drafts"] else ""
         drafted = f"{sentence('ui.bench.no_drafters', {})} {why}".rstrip()
     title = sentence("ui.bench.result", {"model": report["model"]})
-    lines = [styled(escaped(title), BOLD), escaped(drafted), "", columns(rows, heads).rstrip()]
+    lines = [styled(escaped(title), BOLD)]
+    if rows:
+        lines += [escaped(drafted), "", columns(rows, heads).rstrip()]
     if report["left_out"]:
         lines += ["", sentence("ui.bench.left_out", {})]
     for left in report["left_out"]:

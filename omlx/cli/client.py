@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -119,6 +120,18 @@ class Client:
 
 
 @contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: what it began ends."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
 def server_for(home: Path, model: str | None) -> Iterator[str]:
     """Yield the address of the home folder's server; start a server for the block if none runs.
 
@@ -137,7 +150,8 @@ def server_for(home: Path, model: str | None) -> Iterator[str]:
         )
     sys.stderr.write(sentence("cli.launch.starting", {"log": str(home / LOG)}) + "\n")
     try:
-        yield _wait_for(server, home)
+        with interruptible():
+            yield _wait_for(server, home)
     finally:
         server.terminate()
         server.wait()

@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv or name == "help":
         parser.print_help()
         return 0
-    for word in argv[1:]:
+    for word in argv[1:2] if name == "bench" else argv[1:]:
         old = f"{name} {word.partition('=')[0]}"
         if old in MOVED:
             moved = sentence("cli.moved", {"old": f"omlx {old}", "new": MOVED[old]})

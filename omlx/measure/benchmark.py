@@ -17,7 +17,7 @@ from typing import Any, Final
 from omlx.engine.memory import stepped
 from omlx.engine.piece import Room
 from omlx.engine.speculation.strategy import OFF
-from omlx.engine.types import Request, Sampling, Speculation
+from omlx.engine.types import CalibrationState, Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason, optional_reason
 from omlx.measure.results import Conditions, ResultStore, StoredResult
 from omlx.measure.runner import Measurement, Runner, State, Streams, stop_bias
@@ -35,6 +35,10 @@ REPEATED: Final = 4096
 
 PREFILL_SPEEDUP: Final = 8
 """Prefill rate / decode rate — weighs the two in `Place.work`."""
+
+CALIBRATION_LOOKS: Final = 30
+LOOK_S: Final = 2.0
+"""Seconds between looks — a question starts the time again after which an engine is idle."""
 
 Json = dict[str, Any]
 
@@ -187,6 +191,7 @@ class Benchmark(Measurement):
         lease = await runner.lease(self)
         try:
             served = lease.served
+            await _calibrated(runner, served.id)
             room = await asyncio.wrap_future(runner.engine.room(served.id))
         finally:
             lease.release()
@@ -322,6 +327,15 @@ def row_verdict(plain: Mapping[int, Figures], drafted: Mapping[int, Figures]) ->
     effect = "once" if len(ratios) == 1 else spread.gain.value
     low, speedup, high = spread.to_json(3).values()
     return {"code": f"benchmark.verdict.{effect}", "speedup": speedup, "low": low, "high": high}
+
+
+async def _calibrated(runner: Runner, model: str) -> None:
+    """Wait for the calibration, which does not begin between the requests of a benchmark."""
+    for _ in range(CALIBRATION_LOOKS):
+        snapshot = await asyncio.wrap_future(runner.engine.snapshot(model))
+        if snapshot is None or snapshot.calibration is not CalibrationState.PENDING:
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 def _request(request_id: str, tokens: tuple[int, ...], mode: Mode, served: ServedModel) -> Request:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tqdm import tqdm
 
 from omlx.admin.credentials import Credentials
 from omlx.cli import bench
 from omlx.cli.main import main
-from omlx.cli.serve.address import published
+from omlx.cli.serve.address import find_server, published
 from omlx.measure import benchmark
+from omlx.measure.results import ResultStore
 from tests.admin.running import API, Administered, administered
 from tests.cli.test_main import Capture
-from tests.server.running import DRAFT, TARGET
+from tests.processes import environment
+from tests.server.running import DRAFT, PATIENCE_S, TARGET
 
 HERE = f"{API}/models/{TARGET}/benchmark"
 
@@ -112,3 +119,51 @@ def test_the_bar_says_what_runs_and_the_time_left() -> None:
         assert str(bar) == "50 Measuring m · 4k tokens, streams: 4, drafted · about 2 min left"
         bench._show(bar, {**report, "state": "paused", "now": None, "left_s": None})
         assert str(bar) == "50 Paused for requests of clients: m"
+
+
+def test_a_signal_ends_the_server_of_the_command_too(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [sys.executable, "-m", "omlx", "bench", DRAFT, "--home", str(home)]
+    process = subprocess.Popen(
+        command,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while (address := find_server(home)) is None:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)  # another process has no event to wait for
+        with httpx.Client(base_url=address) as http:
+            assert http.get("/health").status_code == 200
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 130
+            with pytest.raises(httpx.TransportError):
+                http.get("/health")
+    finally:
+        process.kill()
+        process.communicate()
+    assert Credentials(home).sessions() == {}
+
+
+def test_the_newest_report_is_shown_of_a_benchmark_that_was_not_stored(
+    server: Administered, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(ResultStore, "add_run", lambda *_: None)
+    words = ["bench", "target", "--longest", "1024", "--home", str(server.home)]
+    assert main(words) == 0
+    assert any(row.split()[:1] == ["1024"] for row in capsys.readouterr().out.splitlines())
+
+
+def test_only_the_benchmark_of_that_id_is_stopped() -> None:
+    mine, other = {"id": "a", "state": "running"}, {"id": "b", "state": "running"}
+    assert bench._over({"running": other, "ended": None, "runs": []}, mine) == {
+        "id": "a",
+        "state": "cancelled",
+    }
+    stored = {"id": "a", "state": "done"}
+    assert bench._over({"running": other, "ended": None, "runs": [stored]}, mine) == stored
