@@ -38,7 +38,7 @@ PREFILL_SPEEDUP: Final = 8
 
 CALIBRATION_LOOKS: Final = 30
 LOOK_S: Final = 2.0
-"""Seconds between looks — a question starts the time again after which an engine is idle."""
+"""Seconds between looks. A question begins again the time after which an engine is idle."""
 
 Json = dict[str, Any]
 
