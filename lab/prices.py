@@ -80,8 +80,8 @@ FEATURES: Final[dict[str, str]] = {
     "answers that outlive the process": """
         omlx/server/journal/ tests/server/journal/ omlx/storage tests/storage/
         tests/server/test_sessions omlx/engine/session
-        omlx/server/endpoints/sessions
-        tests/engine/test_session tests/cli/test_restarts tests/cli/killed""",
+        omlx/engine/disk/session omlx/server/endpoints/sessions
+        tests/engine/disk/test_session tests/cli/test_restarts tests/cli/killed""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",

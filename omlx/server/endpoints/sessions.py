@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
-from omlx.engine.session import Session, read_head, read_states, write_session
+from omlx.engine.disk.session import Session, read_head, read_states, write_session
 from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
 from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel

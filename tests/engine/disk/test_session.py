@@ -9,15 +9,8 @@ from typing import Any
 import pytest
 
 from omlx.engine.disk.record import Damaged, Record
-from omlx.engine.session import (
-    Growth,
-    Session,
-    StateStore,
-    open_states,
-    read_head,
-    read_states,
-    write_session,
-)
+from omlx.engine.disk.session import Session, read_head, read_states, write_session
+from omlx.engine.session import Growth, StateStore, open_states
 from omlx.errors import TooLarge
 from tests.engine.disk.records import BLOCK, prefix
 from tests.engine.disk.restarts import PATIENCE_S, DiskBench, started
@@ -107,7 +100,7 @@ def test_growing_states_have_types_and_shapes(parts: Any, tokens: int, fits: boo
 def test_no_head_is_saved_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omlx.engine.session.MAX_HEAD_BYTES", 100)
+    monkeypatch.setattr("omlx.engine.disk.session.MAX_HEAD_BYTES", 100)
     with pytest.raises(TooLarge, match="more than the 100"):
         write_session(tmp_path / "file", head(TOKENS), [])
     assert not (tmp_path / "file").exists()
