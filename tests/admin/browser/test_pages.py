@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from struct import unpack
 from typing import Any, TypeAlias
@@ -126,8 +127,12 @@ def test_a_page_says_that_the_server_is_away(browser: Browser, tmp_path: Path) -
         page = context.new_page()
         log_in(page, link)
         page.goto("/admin/models")
-        while not page.evaluate(CONTROLLED):  # waiting in the page would need `eval`
+        for turn in count(1):
+            if page.evaluate(CONTROLLED):  # waiting in the page would need `eval`
+                break
             page.wait_for_timeout(50)
+            if turn % 100 == 0:
+                page.reload()  # installs again what a busy machine has broken off
         page.goto("/admin/activity")
         server.kill()
         server.wait()
