@@ -206,7 +206,7 @@ class McpServer:
         except TimeoutError as error:
             await self._end(session)
             raise self._hangs(limit_s) from error
-        except Exception as error:
+        except Exception as error:  # any of the SDK: the tool failed, no more
             detail = _detail(error)
             if not _refuses_arguments(error):
                 await self._end(session)
@@ -225,7 +225,7 @@ class McpServer:
             except TimeoutError as error:
                 await self._end(session)
                 raise self._hangs(self._limits.start_s) from error
-            except Exception as error:
+            except Exception as error:  # whatever a server's program makes the SDK raise
                 detail = session.last_error() or _detail(error)
                 await self._end(session)
                 raise ToolFailed("toolbox.start", server=self.name, detail=detail) from error
