@@ -81,8 +81,11 @@ class Workload:
 def questions(
     workload: Workload, trial: int, rows: int, context: int, count: Callable[[str], int]
 ) -> list[Question]:
-    """Return the questions of a trial: `rows` times `workload.repeats`."""
-    rng = random.Random(f"{workload.name} {trial} {context}")
+    """Return the questions of a trial: `rows` times `workload.repeats`.
+
+    Other rows ask others: servers keep the prompts of what they answered before.
+    """
+    rng = random.Random(f"{workload.name} {trial} {rows} {context}")
     maker = QuestionMaker(rng, context, count)
     turns = (workload.ask, workload.ask_beside or workload.ask)
     asked: list[Question] = []
