@@ -115,7 +115,8 @@ def lowest_weight(
     total = masses.sum(axis=-1, keepdims=True)
     limit = mx.ceil(total * top_p).astype(mx.int32)
     size = candidates.shape[-1]
-    leaf = leaf or _leaf(size)
+    if leaf is None:  # all at once on a GPU, where a partition is a sort
+        leaf = LEAF if mx.default_device().type == mx.DeviceType.cpu else size
     if size > leaf:
         # Zeros are partitioned in a fraction of the time. So the tail below the nucleus, as far as
         # a sample estimates it, becomes zeros: if the others do have the mass of the nucleus.
@@ -138,11 +139,6 @@ def lowest_weight(
     ranked = mx.sort(candidates, axis=-1)
     above = mx.cumsum(mass(ranked), axis=-1, reverse=True, inclusive=False)
     return mx.where(above < limit, ranked, mx.inf).min(axis=-1, keepdims=True)
-
-
-def _leaf(size: int) -> int:
-    """Return how many candidates are sorted at once: all on a GPU, where a partition is a sort."""
-    return LEAF if mx.default_device().type == mx.DeviceType.cpu else size
 
 
 Processor = Callable[[mx.array, mx.array], mx.array]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TypeVar
 
 from omlx.engine.piece import Layout, Piece
 
@@ -91,33 +92,19 @@ class Block:
             assert self.start < end == piece.stop <= self.stop
 
 
-def similar_children(
-    node: Block, wanted: tuple[int, ...], *, every: bool
-) -> list[tuple[Block, int]]:
-    """Return the children that begin like `wanted`, and for how many tokens, the longest first.
-
-    They are neighbours in the order of their tokens. Unless `every` one is asked for, only the next
-    on each side is returned; the longest is among them.
-    """
-    at = node.place(wanted)
-    similar: list[tuple[Block, int]] = []
-    for side in (range(at, len(node.children)), range(at - 1, -1, -1)):
-        for i in side:
-            same = common_length(node.children[i].tokens, wanted)
-            if not same:
-                break
-            similar.append((node.children[i], same))
-            if not every:
-                break
-    return sorted(similar, key=lambda pair: pair[1], reverse=True)
+S = TypeVar("S", str, tuple[int, ...])
 
 
-def common_length(left: tuple[int, ...], right: tuple[int, ...]) -> int:
-    """Return how many tokens two sequences begin with in common."""
-    if left == right:
-        return len(left)
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
+def shared_length(left: S, right: S) -> int:
+    """Return the length of the longest common prefix."""
+    least, most = 0, min(len(left), len(right))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if left[least:middle] == right[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least
 
 
 class PrefixTree:
@@ -163,11 +150,21 @@ class PrefixTree:
     ) -> list[tuple[Block, int]]:
         """Return blocks behind `path` that begin as `tokens` continue, and for how many tokens.
 
-        The longest first. Only where any length can be restored is the longest one enough.
+        The longest first. They are neighbours in the order of their tokens; where any length can be
+        restored only the next on each side is returned: the longest is among them.
         """
         node = self._last(path)
         wanted = tuple(tokens[node.stop : node.stop + self.block_tokens])
-        return similar_children(node, wanted, every=not self.layout.resumes_anywhere)
+        at, similar = node.place(wanted), list[tuple[Block, int]]()
+        for side in (range(at, len(node.children)), range(at - 1, -1, -1)):
+            for i in side:
+                same = shared_length(node.children[i].tokens, wanted)
+                if not same:
+                    break
+                similar.append((node.children[i], same))
+                if self.layout.resumes_anywhere:
+                    break
+        return sorted(similar, key=lambda pair: pair[1], reverse=True)
 
     def _last(self, path: Sequence[Block]) -> Block:
         return path[-1] if path else self.root

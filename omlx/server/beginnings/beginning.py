@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
+from omlx.engine.prefix.tree import shared_length
 from omlx.server.request.content import without_attribution
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.template.render import render
@@ -138,18 +139,3 @@ def place_of(text: str) -> str:
 def is_new(request: GenerationRequest) -> bool:
     """Whether a conversation has no answer yet."""
     return all(message["role"] in ("system", "user") for message in request.messages)
-
-
-S = TypeVar("S", str, tuple[int, ...])
-
-
-def shared_length(left: S, right: S) -> int:
-    """Return the length of the longest common prefix."""
-    least, most = 0, min(len(left), len(right))
-    while least < most:
-        middle = (least + most + 1) // 2
-        if left[least:middle] == right[least:middle]:
-            least = middle
-        else:
-            most = middle - 1
-    return least

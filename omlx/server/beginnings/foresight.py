@@ -15,7 +15,8 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import product
 from typing import Any, Final, TypeAlias
 
-from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
+from omlx.engine.prefix.tree import shared_length
+from omlx.server.beginnings.beginning import Beginning, place_of
 from omlx.server.beginnings.store import RETURNS, Known
 
 Tools: TypeAlias = tuple[Mapping[str, Any], ...]

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
+from omlx.engine.prefix.tree import shared_length
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
 from omlx.records import RequestStats
-from omlx.server.beginnings.beginning import shared_length
 from omlx.server.beginnings.compaction import (
     LEAST_SHARE,
     Compactions,

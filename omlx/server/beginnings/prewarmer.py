@@ -22,6 +22,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
+from omlx.engine.prefix.tree import shared_length
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import (
     Event,
@@ -36,7 +37,6 @@ from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ResidentModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats
-from omlx.server.beginnings.beginning import shared_length
 from omlx.server.beginnings.foresight import Expected, foresee
 from omlx.server.beginnings.store import BeginningStore
 from omlx.settings.schema import Settings

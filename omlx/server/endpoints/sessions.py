@@ -20,10 +20,11 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
+from omlx.engine.prefix.tree import shared_length
 from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
 from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel
-from omlx.server.beginnings.beginning import FIRST_WORDS, shared_length
+from omlx.server.beginnings.beginning import FIRST_WORDS
 from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_request import ResponseRequest

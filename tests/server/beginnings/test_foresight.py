@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
+from omlx.engine.prefix.tree import shared_length
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.server.beginnings.beginning import Beginning, place_of, shared_length
+from omlx.server.beginnings.beginning import Beginning, place_of
 from omlx.server.beginnings.foresight import (
     DAY_S,
     Expected,
