@@ -35,10 +35,17 @@ class RowForecast:
         """The width of the window with the longest draft."""
         return self.pending + len(self.tokens) - 1
 
-    def draft_length(self, width: int) -> int:
-        """Return how many tokens to draft in a window of this width."""
+    def draft_length(self, width: int, rate: float = 0.0) -> int:
+        """Return how many tokens to draft in a window of this width: as many as fit, or fewer where
+        a second is worth `rate` tokens and drafting them takes longer than they bring.
+        """
         k = min(width - self.pending, len(self.tokens) - 1)
-        return k if k >= self.shortest else 0
+        if k < self.shortest:
+            return 0
+        if self.fixed or rate * self.seconds[k] == 0.0:
+            return k
+        lengths: list[int] = [0, *range(self.shortest, k + 1)]
+        return max(lengths, key=lambda n: self.tokens[n] - rate * self.seconds[n])
 
 
 def certain(
@@ -51,11 +58,12 @@ def certain(
 
 class Decision(NamedTuple):
     """A verification width, in tokens, and its speed-up over plain decoding; `pays` if it is to be
-    used."""
+    used. Rows that share the pass commit `rate` tokens per second at least."""
 
     width: int
     speedup: float
     pays: bool
+    rate: float = 0.0
 
 
 def decide(
@@ -75,18 +83,23 @@ def decide(
         return Decision(pending, 0.0, pays=False)
     # Pending tokens have to be read with or without a draft, which is charged for its own only.
     backlog_s = pass_seconds(pending) - plain_s if pending > 1 else 0.0
-    best_width, best_throughput = pending, 0.0
-    for width in _widths(rows, pending):
-        tokens, seconds = 0.0, pass_seconds(width) - backlog_s
-        for row in rows:
-            k = row.draft_length(width)
-            tokens += row.tokens[k]
-            seconds += row.seconds[k]
-        throughput = tokens / max(seconds, plain_s)
-        if throughput > best_throughput * (1.0 + CONFIG.tie_margin):
-            best_width, best_throughput = width, throughput
+    # A row that drafts slowly delays all: worth it at the rate of plain steps, then at the best.
+    shared = len(rows) > 1 and any(row.seconds[-1] for row in rows)
+    rate, best_width, best_throughput = 0.0, pending, 0.0
+    for _ in range(2 if shared else 1):
+        rate = max(best_throughput, len(rows) / plain_s) if shared else 0.0
+        best_width, best_throughput = pending, 0.0
+        for width in _widths(rows, pending):
+            tokens, seconds = 0.0, pass_seconds(width) - backlog_s
+            for row in rows:
+                k = row.draft_length(width, rate)
+                tokens += row.tokens[k]
+                seconds += row.seconds[k]
+            throughput = tokens / max(seconds, plain_s)
+            if throughput > best_throughput * (1.0 + CONFIG.tie_margin):
+                best_width, best_throughput = width, throughput
     speedup = best_throughput * plain_s / len(rows)
-    return Decision(best_width, speedup, pays=speedup >= CONFIG.min_speedup)
+    return Decision(best_width, speedup, speedup >= CONFIG.min_speedup, rate)
 
 
 def _widths(rows: Sequence[RowForecast], pending: int) -> list[int]:

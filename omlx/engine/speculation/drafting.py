@@ -215,17 +215,17 @@ class Drafting:
             with isolate(record.disable):
                 choice = record.policy.choose(due[i], planned.best.forecast.pending, step)
                 rows[i] = RowChoice(record, offered, choice)
-        width, speedup, pays = rows[0].choice.best.decision
+        decision = rows[0].choice.best.decision
         if len(rows) > 1:
-            width, speedup, pays = step.decide([row.choice.best.forecast for row in rows])
+            decision = step.decide([row.choice.best.forecast for row in rows])
         settled = any(row.choice.settled for row in rows)
         measures = False
-        if pays and not settled and speedup < CONFIG.sure_speedup:
+        if decision.pays and not settled and decision.speedup < CONFIG.sure_speedup:
             measures = cost_model.plain_due(len(rows), context)
         drafts: list[tuple[RowRecord, Proposal, int]] = []
-        for record, _, choice in rows if pays and not measures else ():
+        for record, _, choice in rows if decision.pays and not measures else ():
             proposal, forecast, _ = choice.best
-            k = forecast.draft_length(width)
+            k = forecast.draft_length(decision.width, decision.rate)
             if k and proposal is not None:
                 drafts.append((record, proposal, k))
         return PassChoice(rows, drafts, step, measures)

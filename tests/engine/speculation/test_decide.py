@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -81,9 +82,8 @@ def test_it_is_what_a_search_over_all_candidates_finds(seed):
     backlog = max(row.pending for row in rows)
     owed = costs[backlog] - 1.0 if backlog > 1 else 0.0
 
-    def speedup(width: int) -> float:
-        lengths = [max(0, min(width - row.pending, len(row.tokens) - 1)) for row in rows]
-        pairs = list(zip(rows, lengths, strict=True))
+    def speedup(width: int, rate: float) -> float:
+        pairs = [(row, row.draft_length(width, rate)) for row in rows]
         tokens = sum(row.tokens[k] for row, k in pairs)
         seconds = costs[width] - owed + sum(row.seconds[k] for row, k in pairs)
         return tokens / max(seconds, 1.0) / len(rows)
@@ -91,8 +91,8 @@ def test_it_is_what_a_search_over_all_candidates_finds(seed):
     first = max(backlog, min(row.pending + 1 for row in rows))
     last = max(row.end for row in rows)
     widths = {first, last, *(width for width in CONFIG.widths if first < width < last)}
-    best = max(map(speedup, widths))
-    assert found.speedup == pytest.approx(speedup(found.width))
+    best = max(speedup(width, rate) for width in widths for rate in (0.0, found.rate))
+    assert found.speedup == pytest.approx(speedup(found.width, found.rate))
     assert found.speedup >= 0.86 * best, "ties of one percent add up over 14 widths at most"
     assert found.pays == (found.speedup >= 1.05)
 
@@ -120,9 +120,39 @@ def test_one_good_row_pays_for_the_padding_of_others_while_tokens_are_cheap():
 
 def test_a_fixed_length_is_drafted_whatever_it_costs():
     fixed, other = RowForecast(2, range(1, 6), [0.0] * 5, fixed=True), forecast(0.9, 32)
-    width, _, pays = decide([fixed, other], linear, 0.0)
+    width, _, pays, _ = decide([fixed, other], linear, 0.0)
     assert (width, pays) == (6, True)
     assert (fixed.draft_length(width), other.draft_length(width)) == (4, 5)
+
+
+def test_in_company_a_slow_drafter_drafts_only_what_is_worth_the_wait_of_all():
+    copying, head = forecast(0.95, 32), forecast(0.5, 32, draft_s=0.1)
+    decision = decide([copying, copying, copying, head], flat, 1.0)
+    assert copying.draft_length(decision.width, decision.rate) == decision.width - 1 > 8
+    assert head.draft_length(decision.width, decision.rate) <= 1, "a token more takes 0.1 s"
+    assert head.draft_length(decision.width) == decision.width - 1, "as many as fit"
+
+
+def test_in_company_no_other_lengths_are_much_faster():
+    rng = random.Random(5)
+    for _ in range(200):
+        rows = [
+            forecast(rng.uniform(0.2, 0.98), 6, draft_s=rng.choice((0.0, rng.uniform(0.01, 0.3))))
+            for _ in range(3)
+        ]
+        width, _, pays, rate = decide(rows, flat, 1.0)
+
+        def throughput(
+            width: int, lengths: tuple[int, ...], rows: list[RowForecast] = rows
+        ) -> float:
+            chosen = [*zip(rows, lengths, strict=True)]
+            seconds = flat(width) + sum(row.seconds[k] for row, k in chosen)
+            return sum(row.tokens[k] for row, k in chosen) / seconds
+
+        best = max(throughput(1 + max(lengths), lengths) for lengths in product(range(7), repeat=3))
+        if pays:
+            chosen = tuple(row.draft_length(width, rate) for row in rows)
+            assert throughput(width, chosen) >= 0.97 * best
 
 
 def test_a_draft_below_the_lower_bound_is_not_made():
