@@ -57,8 +57,7 @@ def certain(
 
 
 class Decision(NamedTuple):
-    """A verification width, in tokens, and its speed-up over plain decoding; `pays` if it is to be
-    used. Rows that share the pass commit `rate` tokens per second at least."""
+    """A width, its speed-up over plain decoding, if it `pays`; `rate`: tokens worth a second."""
 
     width: int
     speedup: float

@@ -172,8 +172,9 @@ class _Load:
         return resident
 
     async def close(self) -> None:
-        with suppress(EngineDead):
-            await asyncio.shield(self._drop(*self._begun))
+        if self._begun:  # a task that the end of the loop overtakes is never awaited
+            with suppress(EngineDead):
+                await asyncio.shield(self._drop(*self._begun))
 
     # -- weights -----------------------------------------------------------------------------------
 
@@ -204,8 +205,7 @@ class _Load:
                 if error.params.get("model") == entry.id:
                     error.param = "draft_model"
                 raise
-        # Here the error is gone, and what its traceback held in memory.
-        await self._drop(entry.path)
+        await self._drop(entry.path)  # the error is gone, and what its traceback held in memory
         self._choice = self._choice.without_draft(failure)
         return None
 
