@@ -57,7 +57,10 @@ def certain(
 
 
 class Decision(NamedTuple):
-    """A width, its speed-up over plain decoding, if it `pays`; `rate`: tokens worth a second."""
+    """A verification width, in tokens, its speed-up over plain decoding, and whether it `pays`.
+
+    `rate`: the tokens that a second is worth where rows share the pass, for `draft_length`.
+    """
 
     width: int
     speedup: float
