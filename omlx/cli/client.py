@@ -164,4 +164,13 @@ def _wait_for(server: subprocess.Popen[bytes], home: Path) -> str:
         if address is not None:
             return address
         time.sleep(_POLL_S)  # until it accepts requests
-    raise ConfigError("launch.no_server", log=str(home / LOG))
+    reason = _last_error(home / LOG) if (server.returncode or 0) > 0 else ""
+    if not reason:  # killed by a signal, or still starting
+        raise ConfigError("launch.no_server", log=str(home / LOG))
+    raise ConfigError("launch.failed", reason=reason, log=str(home / LOG))
+
+
+def _last_error(log: Path) -> str:
+    """Return the last line of a server's log, which says why it ended; empty without one."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next(filter(None, map(str.strip, reversed(lines))), "").removeprefix("omlx: ")

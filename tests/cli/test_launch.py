@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from omlx.cli.client import LOG, server_for
 from omlx.cli.serve.address import find_server
 from omlx.clients.agents import AGENTS
+from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.inside import omlx
 from tests.cli.serving import Serving, serving
@@ -136,3 +138,26 @@ def test_what_is_missing_is_named_with_the_way_to_it(
     assert (done.returncode, "npm install -g" in done.stderr) == (2, True), done.stderr
     done = launch(home, programs, "--model", "no-such-model", "claude")
     assert (done.returncode, "no-such-model" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_server_that_does_not_start_is_said_with_the_reason(tmp_path: Path) -> None:
+    done = omlx(tmp_path, "bench", "no-such-model", OMLX_PORT="0")
+    *_, said = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert said.startswith("omlx: The server did not start: Model 'no-such-model' not found.")
+    assert said.endswith(f"Its log: {tmp_path / '.omlx' / LOG}")
+
+
+@pytest.mark.parametrize("ended", ["raise SystemExit(1)", "import os; os.kill(os.getpid(), 9)"])
+def test_without_a_reason_the_log_is_named(
+    tmp_path: Path, ended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal leaves a notice of an earlier problem as the last line of the log."""
+    script = tmp_path / "server"
+    notice = "" if "Exit" in ended else "print('omlx: a notice', flush=True)\n"
+    script.write_text(f"#!{sys.executable}\n{notice}{ended}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(ConfigError) as caught, server_for(tmp_path, None):
+        pass
+    assert caught.value.code == "launch.no_server"
