@@ -1,22 +1,23 @@
 """Cutting a model into stages: the layers that a rank keeps, and how hidden states travel.
 
 Rank 0 keeps the last layers, rank size - 1 the first. The outermost layers of a stage receive and
-send (`Ends`), so the model's own forward pass stays as it is. Only architectures of `STAGED` are
-cut: elsewhere a body may choose masks by the number of a layer, and answers would be wrong without
-an error.
+send, so the model's own forward pass stays as it is. Only architectures of `STAGED` are cut:
+elsewhere a body may choose masks by the number of a layer, and answers would be wrong without an
+error.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import mlx.core as mx
 from mlx import nn
 
-from omlx.engine.device.model import architecture_of
+from omlx.engine.device.model import Caller, architecture_of, tapped
 from omlx.errors import ModelError, StageError
 
 _BY_MLX_LM: Final = """
@@ -84,56 +85,6 @@ def check_split(model: nn.Module, counts: Sequence[int]) -> None:
         raise StageError("stage.split", detail=detail)
 
 
-class Ends(nn.Module):
-    """A layer at an end of a stage: reads what rank `source` sends, and sends its output to rank
-    `target`. Everything else is the layer's own.
-    """
-
-    def __init__(
-        self,
-        layer: nn.Module,
-        source: int | None = None,
-        target: int | None = None,
-        dtype: mx.Dtype = mx.float32,
-    ) -> None:
-        nn.Module.__init__(cast(Any, self))  # mlx has no types for its own
-        self.layer = layer
-        self._source = source
-        self._target = target
-        self._dtype = dtype
-
-    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        """Apply the layer to hidden states [rows, tokens, D]: those of `source`, if there is one,
-        in the shape of `x`, of type `dtype`.
-        """
-        if self._source is not None:
-            x = mx.distributed.recv_like(x.astype(self._dtype), self._source)
-        out = self.layer(x, *args, **kwargs)
-        if self._target is None:
-            return out
-        if isinstance(out, tuple):
-            return (mx.distributed.send(out[0], self._target), *out[1:])
-        return mx.distributed.send(out, self._target)
-
-    def __getattr__(self, name: str) -> Any:
-        """Bodies look at their layers: `is_linear`, `attention_type`."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "layer" not in self:
-                raise
-            return getattr(self["layer"], name)
-
-
-class _TypeOf(Ends):
-    """A layer that remembers the type of its newest output as `dtype`."""
-
-    def __call__(self, x: mx.array, *args: Any, **kwargs: Any) -> Any:
-        out = super().__call__(x, *args, **kwargs)
-        self.dtype = (out[0] if isinstance(out, tuple) else out).dtype
-        return out
-
-
 def span(counts: Sequence[int], rank: int) -> tuple[int, int]:
     """The layers [first, end) of a rank, of which the last one has the first layers."""
     end = sum(counts[rank:])
@@ -157,10 +108,25 @@ def place(model: nn.Module, rank: int, counts: Sequence[int]) -> Any:
         layers = body.layers = list(body.layers[slice(*span(counts, rank))])
         start, stop = 0, len(layers)
     if dtype is not None:
-        layers[start] = Ends(layers[start], source=rank + 1, dtype=dtype)
+        layers[start] = Caller(layers[start], partial(_receive, rank + 1, dtype))
     if rank > 0:
-        layers[stop - 1] = Ends(layers[stop - 1], target=rank - 1)
+        layers[stop - 1] = Caller(layers[stop - 1], partial(_send, rank - 1))
     return body
+
+
+def _receive(
+    source: int, dtype: mx.Dtype, layer: Any, x: mx.array, *args: Any, **kwargs: Any
+) -> Any:
+    """Apply a layer to hidden states that rank `source` sends, in the shape of `x`."""
+    return layer(mx.distributed.recv_like(x.astype(dtype), source), *args, **kwargs)
+
+
+def _send(target: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Apply a layer, and send its hidden states to rank `target`."""
+    out = layer(*args, **kwargs)
+    if isinstance(out, tuple):
+        return (mx.distributed.send(out[0], target), *out[1:])
+    return mx.distributed.send(out, target)
 
 
 def shard(model: Any, group: Any) -> None:
@@ -189,15 +155,13 @@ def _hidden_type(body: Any, layer: int) -> mx.Dtype:
     """The type of what a layer of the whole model passes on: weights of a wider type than the
     embedding's widen it. The pass that shows it is never computed.
     """
-    layers = body.layers
-    layers[layer] = probe = _TypeOf(layers[layer])
-    body(mx.zeros((1, 1), mx.uint32), cache=None)
-    layers[layer] = probe.layer
-    return cast(mx.Dtype, probe.dtype)
+    with tapped(body.layers, [layer]) as outputs:
+        body(mx.zeros((1, 1), mx.uint32), cache=None)
+    return outputs[0][1].dtype
 
 
 def _pipeline(body: Any, rank: int, counts: Sequence[int], module: str) -> None:
-    """Have mlx-lm trim the layers. The rank that it stores is reset: sending is done by `Ends`."""
+    """Have mlx-lm trim the layers. The rank that it stores is reset: layers send."""
     given = {} if module in EVEN_ONLY else {"split": list(counts)}
     group = SimpleNamespace(rank=lambda: rank, size=lambda: len(counts))  # as mlx's
     try:
