@@ -115,7 +115,7 @@ class LearnedStates:
         self._subject = subject
         self._random_draft = random_draft
         self._cost_model = cost_model
-        self._off = subject.loop.speculator.off_reason
+        self._off = subject.loop.scheduler.speculator.off_reason
         self._speculators: dict[tuple[str, str], Speculator] = {}
 
     def enter(self, workload: str, mode: Mode, *, random_draft: bool) -> Speculator:
@@ -132,8 +132,8 @@ class LearnedStates:
                 share = weight_bytes(draft) / weight_bytes(self._subject.model)
                 cost_model.draft_share = share
             loop.use_drafters(drafters, self._off, cost_model=cost_model)
-            self._speculators[key] = loop.speculator
-        loop.speculator = self._speculators[key]
+            self._speculators[key] = loop.scheduler.speculator
+        loop.scheduler.planner.speculator = self._speculators[key]
         loop.reset_timing()
         return self._speculators[key]
 

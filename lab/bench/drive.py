@@ -108,7 +108,7 @@ def drive(loop: EngineLoop, requests: Sequence[Request], joins: Sequence[int] = 
             loop.submit(replace(submitted, id=request_id))
             steps = 0
         events = loop.step()
-        batched += loop.batched_rows > 1
+        batched += len(loop.scheduler.batch.members) > 1
         steps += 1
         committed = [event for event in events if isinstance(event, TokensCommitted)]
         if meter.would_start(rows[event.request_id] for event in committed):

@@ -342,7 +342,7 @@ def _loop(
         cost_model=costs,
         facts=facts,
     )
-    speculator = loop.speculator
+    speculator = loop.scheduler.speculator
     loop.use_drafters(speculator.drafters, speculator.off_reason, cost_model=fixed_costs())
     return loop
 

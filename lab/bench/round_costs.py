@@ -90,7 +90,7 @@ def round_costs(
     longest = max(widths) * (ROUNDS + 1)
     length = max(1, context - longest // 2)
     prompt = tuple(i % subject.vocab_size for i in range(7, 7 + 3 * length, 3))
-    off = loop.speculator.off_reason
+    off = loop.scheduler.speculator.off_reason
     loop.use_drafters([], off)
     answer = drive(loop, [request(prompt, longest)]).sample.tokens[0]
     scripted = ScriptedDrafter(prompt + answer)

@@ -27,7 +27,6 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.strategy import NGRAM, Clause, only
 from omlx.engine.step.row import Row
 from omlx.engine.types import CalibrationState, Failed, Request, Sampling, Speculation
-from omlx.engine.work import Heartbeat
 from omlx.exactness import ROWS
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class Calibration:
     ) -> None:
         self.state = CalibrationState.PENDING
         self._name = name
-        self._loop = loop
+        self.loop = loop
         self._clock = clock
         self._steps_left = MAX_STEPS
         self._last_step = -inf
@@ -99,14 +98,14 @@ class Calibration:
         Does nothing where memory is short. Updates only the model's cost model, holds no array
         afterwards, and raises nothing.
         """
-        if not self.pending or not _fits_memory(self._loop):
+        if not self.pending or not _fits_memory(self.loop):
             return
         with isolate() as outcome:
             if self.state is CalibrationState.PENDING and self._measure(interrupted):
                 self.state = CalibrationState.DONE
             if self.state is CalibrationState.DONE and self._exactness_left:
                 self._exactness_left -= 1
-                if _measure_exactness(self._loop, self._differences, interrupted):
+                if _measure_exactness(self.loop, self._differences, interrupted):
                     self._exactness_left = 0
         if (error := outcome.error) is not None:
             fields = {"model": self._name, "detail": f"{type(error).__name__}: {error}"}
@@ -123,7 +122,7 @@ class Calibration:
     def _measure(self, interrupted: Callable[[], bool]) -> bool:
         """Return whether the calibration is complete."""
         cold = self._clock() - self._last_step > COLD_SECONDS
-        steps = _all_steps(self._loop, _warm_up(self._loop) if cold else iter(()))
+        steps = _all_steps(self.loop, _warm_up(self.loop) if cold else iter(()))
         while not interrupted():
             self._steps_left -= 1
             if not next(steps, False) or not self._steps_left:
@@ -314,45 +313,3 @@ class _Filler(NgramDrafter):
         first = len(row.tokens)
         tokens = (STRIDE * i % self._vocab_size for i in range(first, first + limit))
         return Draft(self.name, limit, tuple(tokens))
-
-
-class Calibrations:
-    """By the name of the model; none unless `enabled`."""
-
-    def __init__(self, heartbeat: Heartbeat, *, enabled: bool) -> None:
-        self._heartbeat = heartbeat
-        self._enabled = enabled
-        self._by_name: dict[str, tuple[Calibration, EngineLoop]] = {}
-
-    @property
-    def pending(self) -> bool:
-        return any(calibration.pending for calibration, _ in self._by_name.values())
-
-    def add(self, name: str, loop: EngineLoop) -> None:
-        if self._enabled and loop.limits.generates:
-            self._by_name[name] = Calibration(name, loop), loop
-
-    def remove(self, name: str) -> None:
-        self._by_name.pop(name, None)
-
-    def clear(self) -> None:
-        self._by_name = {}
-
-    def state(self, name: str) -> CalibrationState:
-        if name not in self._by_name:
-            return CalibrationState.OFF
-        return self._by_name[name][0].state
-
-    def run(self, interrupted: Callable[[], bool]) -> None:
-        """Calibrate every model until done or until `interrupted`, which is called before each
-        pass.
-        """
-        for calibration, loop in self._by_name.values():
-
-            def between_passes(loop: EngineLoop = loop) -> bool:
-                ends = interrupted()
-                self._heartbeat.begin(loop)  # behind questions, which have beats of their own
-                return ends
-
-            calibration.run(between_passes)
-        self._heartbeat.end()

@@ -27,7 +27,7 @@ from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.speculation.speculator import MISSING, Speculator
 from omlx.engine.step.model_memory import cache_need
-from omlx.engine.step.plan import Load, Look, Plan, Restore, Rewind
+from omlx.engine.step.plan import Load, Look, Restore
 from omlx.engine.step.prefill import PrefillChunk
 from omlx.engine.step.row import Interval, Status
 from omlx.engine.step.scheduler import Scheduler
@@ -81,18 +81,6 @@ class EngineLoop:
     @property
     def cost_model(self) -> CostModel:
         return self.scheduler.speculator.cost_model
-
-    @property
-    def speculator(self) -> Speculator:
-        return self.scheduler.planner.speculator
-
-    @speculator.setter
-    def speculator(self, speculator: Speculator) -> None:
-        self.scheduler.planner.speculator = speculator
-
-    @property
-    def batched_rows(self) -> int:
-        return len(self.scheduler.batch.members)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -168,8 +156,6 @@ class EngineLoop:
         launched = None if step is None else self.runner.launch(step)
         if launched is not None:
             launched.alone = self._in_flight is None
-            launched.reads_prompt = bool(launched.plan.prompts)
-            launched.one_pass = not launched.reads_prompt and _is_one_pass(launched.plan)
         if self._in_flight is not None:
             events += self._commit(self._in_flight, launched)
         self._in_flight = launched
@@ -271,17 +257,18 @@ class EngineLoop:
         seconds = table.seconds(fresh, len(tokens)) if table.reaches(fresh) else None
         return PromptForecast(cached, seconds)
 
-    def has_room_for(self, request: Request) -> bool:
-        """Return whether a prompt fits into free memory and its new rows into the prefix cache.
+    def may_prefill(self, request: Request, least: int) -> bool:
+        """Return whether a prompt's stable prefix lacks at least `least` tokens, and fits.
 
-        New rows take the free half of the cache, or evict `1 / AHEAD_SHARE` of a full cache.
+        All fits into free memory, new rows into the free half of the prefix cache, or in place of
+        `1 / AHEAD_SHARE` of a full one.
         """
         prefix, headroom = self.scheduler.prefix, self.scheduler.memory.headroom()
         need, limit = cache_need(request, prefix.layout), prefix.index.max_bytes
-        if headroom is not None and need > headroom:
+        cached = self.cached_prefix(request.tokens)
+        if request.stable - cached < least or (headroom is not None and need > headroom):
             return False
-        cached = prefix.layout.row_bytes * self.cached_prefix(request.tokens)
-        new = need - cached - prefix.layout.record_bytes
+        new = need - cached * prefix.layout.row_bytes - prefix.layout.record_bytes
         return new <= max(limit // AHEAD_SHARE, limit // 2 - prefix.index.nbytes)
 
     def clear_prefixes(self) -> None:
@@ -328,9 +315,9 @@ class EngineLoop:
             return self.scheduler.condemn(launch.plan, launch.moved, reads, fault)
         now = time.perf_counter()
         overlapped = None
-        if launch.one_pass and (following is None or following.one_pass):
+        if launch.plan.one_pass and (following is None or following.plan.one_pass):
             overlapped = following is not None
-        peak = _peak(launch, following) if launch.reads_prompt else None
+        peak = _peak(launch, following) if launch.plan.prompts else None
         seconds = now - max(launch.at, self._read_at)
         self.scheduler.planner.observe(launch.plan, seconds, peak)
         interval = None
@@ -340,7 +327,7 @@ class EngineLoop:
             interval = Interval(now - self._read_at, width, len(windows))
         self._read_at, self._overlapped = now, overlapped
         events = self.scheduler.commit(launch.plan, reads, interval)
-        if launch.reads_prompt:
+        if launch.plan.prompts:
             running = self.scheduler.running
             reading = {row.id for row in running if row.status is Status.PREFILL}
             self._prompt_ended |= any(part.row not in reading for part in launch.plan.prompts)
@@ -349,15 +336,7 @@ class EngineLoop:
 
 def _peak(launch: Launch, following: Launch | None) -> int | None:
     """Return the bytes taken by a pass over a prompt; None if more was allocated meanwhile."""
-    if not launch.alone or (following is not None and following.reads_prompt):
+    if not launch.alone or (following is not None and following.plan.prompts):
         return None
     allocates = any(isinstance(op, Load | Look | Restore) for op in launch.plan.ops)
     return None if allocates else launch.peak_bytes
-
-
-def _is_one_pass(plan: Plan) -> bool:
-    """Whether a step is a single sampling pass, without operations other than rollbacks."""
-    if len(plan.forwards) != 1 or not {*map(type, plan.ops)} <= {Rewind}:
-        return False
-    (forward,) = plan.forwards
-    return forward.windows[0].sample and forward.batched == (len(forward.windows) > 1)

@@ -15,13 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from omlx.engine.calibration import Calibrations
+from omlx.engine.calibration import Calibration
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.piece import Room
 from omlx.engine.types import (
+    CalibrationState,
     Event,
     EventSink,
     Failed,
@@ -102,7 +104,8 @@ class EngineThread:
         self._inbox = Inbox(self.heartbeat)
         self._loops: dict[str, EngineLoop] = {}
         self._turns = Turns()
-        self._calibrations = Calibrations(self.heartbeat, enabled=calibrates)
+        self._calibrates = calibrates
+        self._calibrations: dict[str, Calibration] = {}  # by model
         self._open = OpenRequests()
         self.submissions = 0  # requests so far, for any model
         self._stopping = False
@@ -150,12 +153,13 @@ class EngineThread:
         if name in self._loops:
             self.detach(name)
         self._loops[name] = loop
-        self._calibrations.add(name, loop)
+        if self._calibrates and loop.limits.generates:
+            self._calibrations[name] = Calibration(name, loop)
         loop.register()
 
     def detach(self, name: str) -> None:
         """Stop serving a model without open requests. Requires the engine thread."""
-        self._calibrations.remove(name)
+        self._calibrations.pop(name, None)
         loop = self._loops.pop(name)
         self._turns.forget(loop)
         loop.unregister()
@@ -221,20 +225,16 @@ class EngineThread:
     def snapshot(self, model: str) -> Future[ModelSnapshot | None]:
         """Return a model's state after the current step; None: not loaded. Raises EngineDead."""
 
-        def take() -> ModelSnapshot | None:
-            state, loop = self._calibrations.state(model), self._loops.get(model)
-            return None if loop is None else replace(loop.snapshot(), calibration=state)
+        def take(loop: EngineLoop) -> ModelSnapshot:
+            calibration = self._calibrations.get(model)
+            state = CalibrationState.OFF if calibration is None else calibration.state
+            return replace(loop.snapshot(), calibration=state)
 
-        return self.call(take, question=True)
+        return self._ask(model, take)
 
     def forecast(self, model: str, tokens: Sequence[int]) -> Future[PromptForecast | None]:
         """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
-
-        def probe() -> PromptForecast | None:
-            loop = self._loops.get(model)
-            return None if loop is None else loop.forecast(tokens)
-
-        return self.call(probe, question=True)
+        return self._ask(model, lambda loop: loop.forecast(tokens))
 
     def read_text(self, model: str, read: Callable[[LoadedModel], T]) -> Future[T]:
         """Have a leased model read a part of a text between two steps. Raises EngineDead."""
@@ -249,22 +249,22 @@ class EngineThread:
 
         A leased model lacks at least `least` tokens, and has room for them without an eviction.
         """
-
-        def judge() -> bool:
-            loop = self._loops[model]
-            lacks = request.stable - loop.cached_prefix(request.tokens)
-            return lacks >= least and loop.has_room_for(request)
-
-        return self.call(judge, question=True)
+        return self.call(lambda: self._loops[model].may_prefill(request, least), question=True)
 
     def clear_prefixes(self, model: str) -> Future[None]:
         """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""
+        return self._ask(model, lambda loop: loop.clear_prefixes(), question=False)
 
-        def clear() -> None:
-            if (loop := self._loops.get(model)) is not None:
-                loop.clear_prefixes()
+    def _ask(
+        self, model: str, answer: Callable[[EngineLoop], T], *, question: bool = True
+    ) -> Future[T | None]:
+        """Have a model answer between two steps; None if it is not loaded."""
 
-        return self.call(clear)
+        def ask() -> T | None:
+            loop = self._loops.get(model)
+            return None if loop is None else answer(loop)
+
+        return self.call(ask, question=question)
 
     def _post(self, work: Callable[[], None]) -> None:
         if self.failure is not None:
@@ -314,7 +314,8 @@ class EngineThread:
     def _next_post(self) -> Callable[[], None]:
         """Wait for a post. Calibrate meanwhile, unless a request is open."""
         self.heartbeat.end()
-        if not self._open and self._calibrations.pending:
+        calibrations = self._calibrations.values()
+        if not self._open and any(calibration.pending for calibration in calibrations):
             try:
                 return self._inbox.get(timeout=IDLE_SECONDS)
             except queue.Empty:
@@ -326,16 +327,19 @@ class EngineThread:
         """Calibrate every model until done or until work is posted. Return the latter."""
         work: list[Post] = []
 
-        def interrupted() -> bool:
+        def interrupted(loop: EngineLoop) -> bool:
             while not (work or self._inbox.empty()):
                 post = self._inbox.get()
                 if isinstance(post, Call) and post.question:
                     self._inbox.work_on(post)
                 else:
                     work.append(post)
+            self.heartbeat.begin(loop)  # behind questions, which have beats of their own
             return bool(work)
 
-        self._calibrations.run(interrupted)
+        for calibration in self._calibrations.values():
+            calibration.run(partial(interrupted, calibration.loop))
+        self.heartbeat.end()
         if work:
             return work[0]
         with isolate():  # an error of the device condemns the steps of all loops
@@ -360,8 +364,8 @@ class EngineThread:
             self._inbox.call.fail(failure)
         self._inbox.run_all()
         self._open.fail(failure)
-        self._loops = {}  # an abandoned thread may iterate over the old ones
-        self._calibrations.clear()
+        # An abandoned thread may iterate over the old ones.
+        self._loops, self._calibrations = {}, {}
 
     def _stop(self) -> None:
         self._stopping = True

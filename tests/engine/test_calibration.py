@@ -219,7 +219,7 @@ def test_each_of_several_models_is_measured_and_nothing_is_published(thread: Eng
 
 @pytest.mark.parametrize("name", few(("llama", "qwen3_next", "gemma3_text"), "qwen3_next"))
 def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name: str) -> None:
-    known = complete(loop_of("llama", window=None))._loop.cost_model
+    known = complete(loop_of("llama", window=None)).loop.cost_model
     before = known.target.sample_count
     assert all(before(width, 1) == SAMPLES for width in ALL)
     loop = loop_of("llama", model(name, 1), window=None, costs=known)

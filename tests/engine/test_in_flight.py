@@ -169,7 +169,7 @@ def test_urgent_requests_start_beside_a_batch_that_waits() -> None:
     }
     bench = Bench(loop).submit(asked["slow"], asked["other"])
     bench.until(lambda: len(bench.tokens["slow"]) > 5 and len(bench.tokens["other"]) > 5)
-    assert loop.batched_rows == 2
+    assert len(loop.scheduler.batch.members) == 2
     bench.run(asked["typed"], asked["second"])
     for name, one in asked.items():
         assert bench.tokens[name] == plain("llama", one)

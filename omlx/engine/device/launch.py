@@ -46,8 +46,7 @@ class Launch:
     `failed` holds the errors of operations, by row. `looks` are computed when a tower has looked at
     an image for a row, `moved` when these pieces of the prefix cache have been copied, by id.
     `held` are the bytes before passes over prompts, `peak_bytes` what these added; `alone`: nothing
-    else ran meanwhile. The loop sets `reads_prompt`, and `one_pass` for one that samples and does
-    no more.
+    else ran meanwhile.
     """
 
     plan: Plan
@@ -58,8 +57,6 @@ class Launch:
     moved: dict[int, Payload] = field(default_factory=dict)
     failed: dict[int, Exception] = field(default_factory=dict)
     alone: bool = False
-    reads_prompt: bool = False
-    one_pass: bool = False
     held: int | None = None
     peak_bytes: int | None = None
 

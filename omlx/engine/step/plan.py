@@ -227,6 +227,14 @@ class Plan:
         return any(map(attrgetter("draft_n"), self.windows))
 
     @cached_property
+    def one_pass(self) -> bool:
+        """Whether it is a single sampling pass, without operations other than rollbacks."""
+        if len(self.forwards) != 1 or not {*map(type, self.ops)} <= {Rewind}:
+            return False
+        (forward,) = self.forwards
+        return forward.windows[0].sample and forward.batched == (len(forward.windows) > 1)
+
+    @cached_property
     def prompt_tokens(self) -> int:
         return sum(map(attrgetter("width"), self.prompts))
 
