@@ -8,7 +8,6 @@ of branches; windows and states, which only decide where a prefix can be restore
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -121,21 +120,7 @@ class PrefixMatch:
         return list(chain.from_iterable(reversed(path)))
 
 
-@dataclass(slots=True)
-class Counts:
-    """Counts since the start; `stored` and `evicted` count pieces by kind."""
-
-    stored: Counter[str]
-    evicted: Counter[str]
-    hits: int = 0
-    misses: int = 0
-    hit_tokens: int = 0
-    states_used: int = 0
-    asked: int = 0
-    refused: int = 0
-
-
-class PrefixIndex:
+class PrefixIndex(PrefixTree):
     """`insert` says which pieces to copy out of a cache, `match` from which to restore one.
 
     An owner (a row) holds the blocks it read or inserted until it releases them: they are locked
@@ -143,40 +128,21 @@ class PrefixIndex:
     """
 
     def __init__(self, layout: Layout, block_tokens: int, max_bytes: int) -> None:
-        self.layout = layout
+        super().__init__(layout, block_tokens)
         self.max_bytes = max_bytes
-        self._tree = PrefixTree(layout, block_tokens)
-        self.counts = Counts(self._tree.stored, self._tree.evicted)
         self._held: dict[int, Block] = {}
         self._newest_id = 0
-
-    @property
-    def block_tokens(self) -> int:
-        return self._tree.block_tokens
-
-    @property
-    def nbytes(self) -> int:
-        return self._tree.nbytes
-
-    @property
-    def tokens(self) -> int:
-        return self._tree.tokens
-
-    @property
-    def pieces(self) -> list[Piece]:
-        """All pieces, in no order."""
-        return self._tree.pieces
 
     def match(self, tokens: Sequence[int]) -> PrefixMatch | None:
         """Return the longest prefix that can be restored, leaving at least one token to compute.
 
         Modifies nothing.
         """
-        path, longest = self._tree.descend(tokens), len(tokens) - 1
+        path, longest = self.descend(tokens), len(tokens) - 1
         # Blocks that differ further on may hold different states of what they share: try them all.
         for depth in range(len(path), -1, -1):
             best: PrefixMatch | None = None
-            for block, n in self._tree.continuations(path[:depth], tokens):
+            for block, n in self.continuations(path[:depth], tokens):
                 stop = min(block.start + n, longest)
                 match = self._restorable([*path[:depth], block], stop)
                 if match is not None and (best is None or match.length > best.length):
@@ -187,20 +153,20 @@ class PrefixIndex:
 
     def shared(self, tokens: Sequence[int]) -> int:
         """Return the longest cached run of leading tokens, restorable or not. Modifies nothing."""
-        path = self._tree.descend(tokens)
-        behind = self._tree.continuations(path, tokens)
+        path = self.descend(tokens)
+        behind = self.continuations(path, tokens)
         return (path[-1].stop if path else 0) + (behind[0][1] if behind else 0)
 
     def use(self, owner: int, match: PrefixMatch | None) -> None:
         """Count a hit or a miss. The blocks of a hit are held until `release(owner)`."""
-        self._tree.clock += 1
+        self.clock += 1
         if match is None:
             self.counts.misses += 1
             return
         self.counts.hits += 1
         self.counts.hit_tokens += match.length
         self.counts.states_used += self.layout.recurrent
-        self._tree.touch(match.pieces)
+        self.touch(match.pieces)
         self._hold(owner, match.block)
 
     def release(self, owner: int) -> None:
@@ -218,27 +184,26 @@ class PrefixIndex:
         nothing that could not be restored or does not fit. `room` is by how many bytes the index
         may grow, or has to shrink if negative; None for up to the limit. `owner` holds the blocks.
         """
-        tree = self._tree
-        tree.clock += 1
+        self.clock += 1
         self.counts.asked += 1
-        path = tree.descend(tokens)
+        path = self.descend(tokens)
         # The last block may grow, or reach beyond the tokens. One that differs needs a sibling.
-        for block, same in tree.continuations(path, tokens):
+        for block, same in self.continuations(path, tokens):
             if same == min(len(block.tokens), len(tokens) - block.start):
                 path.append(block)
                 break
         if path:
             self._hold(owner, path[-1])
         pinned = {piece.id for piece in windows_of(path, len(tokens), self.layout.window)}
-        tree.touch(pinned)
+        self.touch(pinned)
         missing = self._missing(path, len(tokens))
         limit = self.max_bytes
         if room is not None:
-            limit = max(0, min(limit, tree.nbytes + room))
-        evicted = self._make_room(tree.bytes_of(missing), pinned, limit)
+            limit = max(0, min(limit, self.nbytes + room))
+        evicted = self._make_room(self.bytes_of(missing), pinned, limit)
         pieces = self._fitting(missing, limit)
         self.counts.refused += bool(missing) and not pieces
-        tree.attach(path, pieces, tokens)
+        self.attach(path, pieces, tokens)
         if path:
             self._hold(owner, path[-1])
         return tuple(pieces), tuple(evicted)
@@ -251,8 +216,8 @@ class PrefixIndex:
         """Evict everything. Return the ids of the pieces."""
         self._held.clear()
         removed: list[int] = []
-        for block in list(self._tree.root.children):
-            removed += self._tree.cut(block)
+        for block in list(self.root.children):
+            removed += self.cut(block)
         return tuple(removed)
 
     def forget(self, pieces: Iterable[int]) -> tuple[int, ...]:
@@ -261,19 +226,19 @@ class PrefixIndex:
         Returns the ids of all.
         """
         lost, removed = set(pieces), list[int]()
-        blocks = self._tree.blocks
+        blocks = self.blocks
         for block in list(blocks):
             if block in blocks and any(piece.id in lost for piece in block.rows):
-                removed += self._tree.cut(block)
+                removed += self.cut(block)
         for block in blocks:
             for piece in block.extras:
                 if piece.id in lost:
-                    removed.append(self._tree.remove(block, piece))
+                    removed.append(self.remove(block, piece))
         return tuple(removed)
 
     def check(self) -> None:
         """Raise AssertionError if the index is inconsistent. Tests call it after every request."""
-        self._tree.check()
+        super().check()
         assert self.nbytes <= self.max_bytes, self.nbytes
         for held in self._held.values():
             for block in held.upwards():
@@ -289,7 +254,7 @@ class PrefixIndex:
             ends |= {piece.stop for piece in block.windows if piece.stop <= stop}
         for length in sorted(ends, reverse=True):
             windows = windows_of(path, length, window)
-            if any(gaps(windows, length, window, self._tree.block_tokens)):
+            if any(gaps(windows, length, window, self.block_tokens)):
                 continue
             pieces: list[Piece] = []
             for part in path:
@@ -302,7 +267,7 @@ class PrefixIndex:
 
     def _missing(self, path: Sequence[Block], length: int) -> list[Piece]:
         """Return the pieces to add so that `length` tokens can be restored, rows first."""
-        n, window = self._tree.block_tokens, self.layout.window
+        n, window = self.block_tokens, self.layout.window
         rows = spans(path[-1].stop if path else 0, length, n)
         missing = [self._piece("rows", start, stop) for start, stop in rows]
         rest = gaps(windows_of(path, length, window), length, window, n)
@@ -320,7 +285,7 @@ class PrefixIndex:
 
     def _fitting(self, pieces: list[Piece], limit: int) -> list[Piece]:
         """Return as many pieces as fit; all or none where a part could not be restored."""
-        room, total = limit - self.nbytes, self._tree.bytes_of(pieces)
+        room, total = limit - self.nbytes, self.bytes_of(pieces)
         while pieces and total > room and self.layout.resumes_anywhere:
             total -= self.layout.nbytes(pieces[-1])
             pieces = pieces[:-1]
@@ -331,7 +296,7 @@ class PrefixIndex:
     def _hold(self, owner: int, block: Block) -> None:
         for held in block.upwards():
             held.locks += 1
-            held.used = self._tree.clock
+            held.used = self.clock
         self.release(owner)
         self._held[owner] = block
 
@@ -346,16 +311,16 @@ class PrefixIndex:
         evicted: list[int] = []
         if self.nbytes <= target:
             return evicted
-        queue = EvictionQueue(self._tree, pinned, include_locked=include_locked)
+        queue = EvictionQueue(self, pinned, include_locked=include_locked)
         while self.nbytes > target:
             candidate = queue.pop()
             if candidate is None:
                 break
             block, piece = candidate
-            if piece is None and block in self._tree.blocks and not block.children:
-                evicted += self._tree.cut(block)
+            if piece is None and block in self.blocks and not block.children:
+                evicted += self.cut(block)
                 queue.add(block.parent)
-            elif piece is not None and piece.id in self._tree.used:  # its block may be gone
-                evicted.append(self._tree.remove(block, piece))
+            elif piece is not None and piece.id in self.used:  # its block may be gone
+                evicted.append(self.remove(block, piece))
                 queue.add(block)
         return evicted

@@ -107,6 +107,20 @@ def shared_length(left: S, right: S) -> int:
     return least
 
 
+@dataclass(slots=True)
+class Counts:
+    """Counts since the start; `stored` and `evicted` count pieces by kind."""
+
+    stored: Counter[str] = field(default_factory=Counter)
+    evicted: Counter[str] = field(default_factory=Counter)
+    hits: int = 0
+    misses: int = 0
+    hit_tokens: int = 0
+    states_used: int = 0
+    asked: int = 0
+    refused: int = 0
+
+
 class PrefixTree:
     """Blocks and pieces, and their size in bytes and tokens.
 
@@ -123,8 +137,7 @@ class PrefixTree:
         self.tokens = 0
         self.clock = 0
         self.used: dict[int, int] = {}
-        self.stored: Counter[str] = Counter()
-        self.evicted: Counter[str] = Counter()
+        self.counts = Counts()
 
     @property
     def pieces(self) -> list[Piece]:
@@ -177,7 +190,7 @@ class PrefixTree:
         """Add pieces of `tokens`. Extends `path` by the blocks that are created for them."""
         for piece in pieces:
             self.nbytes += self.layout.nbytes(piece)
-            self.stored[piece.kind] += 1
+            self.counts.stored[piece.kind] += 1
             at = (piece.stop - 1) // self.block_tokens
             if piece.kind == "rows":
                 self._attach_rows(path, at, piece, tokens)
@@ -222,7 +235,7 @@ class PrefixTree:
 
     def _count_out(self, piece: Piece) -> int:
         self.nbytes -= self.layout.nbytes(piece)
-        self.evicted[piece.kind] += 1
+        self.counts.evicted[piece.kind] += 1
         self.used.pop(piece.id, None)
         return piece.id
 
