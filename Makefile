@@ -11,7 +11,7 @@ DEMO := omlx/bundled/omlx-demo
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-quick test-full test-real test-lab fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs prices assets screenshots wheel lock templates train-demo train-head bench bench-spec clean setup-run setup-dev setup-train
+.PHONY: help serve test test-quick test-full test-real test-lab compiled fixtures real fuzz fuzz-media fuzz-stalls fuzz-tokens soak check format lint types imports docs prices assets screenshots wheel lock templates train-demo train-head bench bench-spec clean setup-run setup-dev setup-train
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ fixtures: setup-dev ## bring what tests read beyond this repository, once (280 M
 		echo "Could not bring what tests read: make $$what tries again. Without it tests are skipped; the summary lists them." >&2; \
 		[ -z "$$CI" ] || exit 1; \
 	done
+
+compiled: setup-dev ## compile what the tests import, once: else each of their processes would, when they begin
+	@$(TESTS) -n 0 --collect-only >/dev/null
 
 templates: setup-dev ## bring chat templates, recorded outputs and requests (100 MB)
 	@scripts/templates
