@@ -1,7 +1,7 @@
 """`omlx bench [MODEL]`: the benchmark of the dashboard, on the terminal.
 
 Uses the running server, or starts one for the command. Ctrl-C stops the benchmark and shows what
-was measured. Exit status: 0 measured, 1 failed, 2 refused, 130 stopped.
+was measured. Exit status: 0 measured, 1 failed or without figures, 2 refused, 130 stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
+from omlx.admin.benchmark_view import MEASURES, rate_of
 from omlx.admin.benchmark_view import table as benchmark_table
 from omlx.admin.web.addresses import API
 from omlx.admin.web.formats import THIN, duration, prompt_length
@@ -61,7 +62,12 @@ def run(arguments: Namespace) -> int:
             raise ConfigError("config.unwritable", file=str(file), detail=str(error)) from error
     if report["reason"] is not None:
         sys.stderr.write(f"omlx: {escaped(report['reason']['message'])}\n")
-    return {"done": 0, "cancelled": _STOPPED}.get(report["state"], 1)
+    if report["state"] != "done":
+        return _STOPPED if report["state"] == "cancelled" else 1
+    if not any(rate_of(row, name) for row in report["rows"] for name in MEASURES):
+        sys.stderr.write(f"omlx: {sentence('cli.bench.no_figures', {})}\n")
+        return 1
+    return 0
 
 
 def _measure(client: Client, path: str, longest: int | None) -> Report:

@@ -20,7 +20,7 @@ from omlx.admin.credentials import Credentials
 from omlx.cli import bench
 from omlx.cli.main import main
 from omlx.cli.serve.address import find_server, published
-from omlx.measure import benchmark
+from omlx.measure import benchmark, sample
 from omlx.measure.results import ResultStore
 from tests.admin.running import API, Administered, administered
 from tests.cli.test_main import Capture
@@ -42,6 +42,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "ROUNDS", 1)
     monkeypatch.setattr(benchmark, "ANSWER_TOKENS", 24)
     monkeypatch.setattr(bench, "POLL_S", 0.05)
+    monkeypatch.setattr(sample.Sample, "busy", False)
 
 
 def test_the_report_is_printed_and_written(
@@ -109,6 +110,17 @@ def test_a_failure_is_named(
     monkeypatch.setattr(benchmark.Benchmark, "measure", fail)
     assert main(["bench", "target", "--home", str(server.home)]) == 1
     assert capsys.readouterr().err.startswith("omlx: ")
+
+
+def test_a_benchmark_without_figures_has_not_succeeded(
+    server: Administered, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """Other programs keep the machine busy: no row has a figure."""
+    monkeypatch.setattr(sample.Sample, "busy", True)
+    assert main(["bench", "target", "--longest", "1024", "--home", str(server.home)]) == 1
+    shown = capsys.readouterr()
+    assert "other programs kept the machine busy" in shown.out
+    assert shown.err == "omlx: There are no figures. The lines above say why.\n"
 
 
 def test_the_bar_says_what_runs_and_the_time_left() -> None:
