@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -67,6 +69,8 @@ SAVE_COSTS_S: Final = 300.0
 SAVE_STATISTICS_S: Final = 10.0
 SWEEP_S: Final = 1.0
 PREWARM_S: Final = 1.0
+
+log = logging.getLogger("omlx.server")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +232,23 @@ def _lifespan(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        pool, history = services.pool, services.activity.history
+        pool, minutes, history = services.pool, services.activity.minutes, services.activity.history
         work = [
-            pool.save_costs_every(SAVE_COSTS_S),
-            pool.sweep_every(SWEEP_S),
-            services.toolbox.end_removed_every(SWEEP_S),
-            history.flush_every(SAVE_STATISTICS_S),
-            services.activity.minutes.sample_every(SAMPLE_S, lambda: pool.used_bytes),
-            services.activity.minutes.watch_heat(),
+            every(SAVE_COSTS_S, pool.save_costs, "costs of passes not saved"),
+            every(SWEEP_S, pool.evictor.sweep, "sweep failed"),
+            every(SWEEP_S, services.toolbox.end_removed, "removed tool servers not ended"),
+            every(SAVE_STATISTICS_S, partial(asyncio.to_thread, history.flush), "usage not saved"),
+            minutes.sample_every(SAMPLE_S, lambda: pool.used_bytes),
+            minutes.watch_heat(),
         ]
         tasks = [asyncio.create_task(task) for task in work]
         if (prewarmer := services.prewarmer) is not None:
             await asyncio.to_thread(prewarmer.store.read)
-            work = [prewarmer.store.flush_every(SAVE_STATISTICS_S), prewarmer.run_every(PREWARM_S)]
+            flush = partial(asyncio.to_thread, prewarmer.store.flush)
+            work = [
+                every(SAVE_STATISTICS_S, flush, "beginnings of prompts not saved"),
+                prewarmer.run_every(PREWARM_S),
+            ]
             tasks += [asyncio.create_task(task) for task in work]
         load_pinned(pool)
         await responses.restore()
@@ -259,6 +267,16 @@ def _lifespan(
             services.journal.close()
 
     return lifespan
+
+
+async def every(interval_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Do `work` every `interval_s` seconds, until cancelled; errors are logged as `failure`."""
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await work()
+        except Exception:  # the edge of a background task
+            log.exception(failure)
 
 
 def _middleware(settings: Settings, services: Services) -> list[Middleware]:

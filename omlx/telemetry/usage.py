@@ -107,11 +107,6 @@ class UsageHistory:
     def add(self, model: str, key: str, usage: Usage) -> None:
         self._add({(self._day(), model, key): usage})
 
-    async def flush_every(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            await asyncio.to_thread(self.flush)
-
     def flush(self) -> None:
         """Write pending sums; after a failure they stay pending, with a warning."""
         if self._home is None:

@@ -88,22 +88,16 @@ class Toolbox:
         if not self._open:
             return
         declared = self._declared()
-        removed = [
-            name for name, known in self._open.items() if declared.get(name) != known.declared
-        ]
-        ended = [self._open.pop(name).server for name in removed]
-        await asyncio.gather(*(server.close() for server in ended))
-
-    async def end_removed_every(self, interval_s: float) -> None:
-        """End removed servers every `interval_s` seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.end_removed()
+        await self._end(
+            [name for name, known in self._open.items() if declared.get(name) != known.declared]
+        )
 
     async def close(self) -> None:
         """End all sessions, at the end of the process."""
-        ended = [known.server for known in self._open.values()]
-        self._open.clear()
+        await self._end([*self._open])
+
+    async def _end(self, names: Sequence[str]) -> None:
+        ended = [self._open.pop(name).server for name in names]
         await asyncio.gather(*(server.close() for server in ended))
 
     def _declared(self) -> dict[str, Declared]:
@@ -226,7 +220,7 @@ class McpServer:
                 await self._end(session)
                 raise self._hangs(self._limits.start_s) from error
             except Exception as error:  # whatever a server's program makes the SDK raise
-                detail = session.last_error() or _detail(error)
+                detail = session.errors.last_line() or _detail(error)
                 await self._end(session)
                 raise ToolFailed("toolbox.start", server=self.name, detail=detail) from error
 
@@ -239,7 +233,7 @@ class _Session:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._errors = _StandardError()
+        self.errors = _StandardError()
         self._opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -255,10 +249,6 @@ class _Session:
             await self._task  # raises
         return await self._opened
 
-    def last_error(self) -> str:
-        """Return the last line on the standard error of a process."""
-        return self._errors.last_line()
-
     async def close(self) -> None:
         self._closing.set()
         if not self._opened.done():
@@ -266,12 +256,12 @@ class _Session:
         await asyncio.wait((self._task,))
         with suppress(asyncio.CancelledError):
             self._task.exception()  # retrieved: it was reported, or came after the last use
-        self._errors.close()
+        self.errors.close()
 
     async def _run(self) -> None:
         from mcp import Client  # noqa: PLC0415 — the extra
 
-        async with Client(_transport(self._address, self._errors.end)) as client:
+        async with Client(_transport(self._address, self.errors.end)) as client:
             self._opened.set_result(client)
             await self._closing.wait()
 
@@ -290,6 +280,7 @@ class _StandardError:
         asyncio.get_running_loop().add_reader(self._pipe, self._read)
 
     def last_line(self) -> str:
+        """Return the last line on the standard error of a process."""
         for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):  # what is still in the pipe
             self._read()
         lines = self._last.decode(errors="replace").split("\n")

@@ -6,7 +6,6 @@ servers. Read and write failures are warnings in the log.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import sqlite3
@@ -128,11 +127,6 @@ class BeginningStore:
         if self._exchange((), self._read_earlier()) and self._earlier is not None:
             with suppress(OSError):
                 self._earlier.unlink(missing_ok=True)
-
-    async def flush_every(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
         """Write pending changes; after a failure they stay pending."""
