@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from lab.bench.http.server import call, free_port
 from omlx.cli.main import main as run_omlx
+from omlx.cli.main import run_process
 from omlx.models.catalog.discovery import BUNDLED
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -180,4 +181,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(main)

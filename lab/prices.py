@@ -11,6 +11,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from omlx.cli.main import run_process
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = ROOT / "docs/prices.md"
 PRODUCT: Final = ("omlx", "admin")
@@ -199,4 +201,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(main)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from omlx.catalog import sentence
+from omlx.cli.main import run_process
 from omlx.settings.schema import Group, Scope, Setting, table
 from omlx.settings.types import Form
 
@@ -112,5 +113,10 @@ def _default(setting: Setting) -> str:
     return f"`{value}`"
 
 
-if __name__ == "__main__":
+def main() -> int:
     sys.stdout.write(document())
+    return 0
+
+
+if __name__ == "__main__":
+    run_process(main)

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Final
 
 from omlx.cli import set_environment
+from omlx.cli.main import run_process
 
 COMMANDS: Final = {
     "engine": ("engine.command", "the engine against mlx-lm, without HTTP; the host's share"),
@@ -65,4 +66,4 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(main)

@@ -20,6 +20,7 @@ from lab.conformance.checks import CHECKS, judge
 from lab.conformance.client import Client, Outcome, Result, Unreachable
 from omlx import __version__
 from omlx.catalog import escaped
+from omlx.cli.main import run_process
 from omlx.cli.output import columns
 
 
@@ -123,4 +124,4 @@ def _today() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(main)

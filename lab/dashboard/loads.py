@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 import httpx
 from playwright.sync_api import Browser, Page
 
+from omlx.cli.main import run_process
 from tests.admin.browser import chromium
 from tests.admin.browser.pages import PAGES, Listed
 from tests.admin.browser.process import origin_of, serving
@@ -156,4 +157,4 @@ def load(page: Page, listed: Listed) -> Load:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_process(main)

@@ -22,6 +22,7 @@ from typing import Final
 from playwright.sync_api import Page, expect
 
 from omlx.catalog import SOURCE
+from omlx.cli.main import run_process
 from omlx.models.catalog.discovery import BUNDLED, Folder, hub_root, scan_places
 from omlx.models.catalog.reference import Reference
 from omlx.models.catalog.registry import Registry
@@ -223,4 +224,4 @@ def at_work(site: Site) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run_process(main)

@@ -7,6 +7,7 @@ import os
 import sys
 
 from lab.fuzz.campaign import Campaign, fuzzed
+from omlx.cli.main import run_process
 
 
 def main() -> None:
@@ -33,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

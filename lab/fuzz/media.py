@@ -22,6 +22,7 @@ import httpx
 from PIL import Image
 
 from lab.fuzz.campaign import Faults
+from omlx.cli.main import run_process
 from omlx.models.pool.footprint import footprint
 from tests.models.vision.loaded import picture
 from tests.server.media.pictures import QWEN, SMOL, file_of, seeing, uri
@@ -201,4 +202,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

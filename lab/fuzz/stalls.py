@@ -26,6 +26,7 @@ from typing import Final
 import httpx
 
 from lab.fuzz.stalling_requests import CHAT, TEMPLATES, StallingRequest, stalling_requests
+from omlx.cli.main import run_process
 from omlx.machine import footprint
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.serving import Serving, serving
@@ -185,4 +186,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

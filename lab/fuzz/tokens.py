@@ -33,6 +33,7 @@ import mlx.core as mx
 
 from lab.fuzz.near_tie import near_tie
 from lab.fuzz.token_requests import Json, TokenRequest, token_request
+from omlx.cli.main import run_process
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -291,4 +292,4 @@ def _report(difference: Json) -> Json:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

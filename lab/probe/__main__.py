@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from lab.probe.report import Verdict, examine, page
+from omlx.cli.main import run_process
 from tests import zoo
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "model-support.md"
@@ -29,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_process(main)

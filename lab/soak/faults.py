@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import httpx
 
+from omlx.cli.main import run_process
 from tests.processes import environment
 from tests.server.running import DRAFT, TARGET
 
@@ -254,4 +255,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(main)

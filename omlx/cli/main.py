@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -74,20 +74,25 @@ class Parser(ArgumentParser):
 
 
 def entry() -> NoReturn:
-    """Run the process, and exit without interpreter teardown.
+    run_process(main)
 
-    During teardown, a native thread of mlx would release Python objects and abort the process.
+
+def run_process(command: Callable[[], int | None]) -> NoReturn:
+    """Run a command, and exit with its status, without interpreter teardown.
+
+    During teardown, a native thread of mlx would release Python objects and abort the process. A
+    closed pipe ends the command quietly, as it ends other programs.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
-    os._exit(_status())
+    os._exit(_status(command))
 
 
-def _status() -> int:
+def _status(command: Callable[[], int | None]) -> int:
     """Run the command and return its exit status, with the output flushed."""
     try:
         try:
-            return main()
+            return command() or 0
         except SystemExit as ended:  # argparse has printed help or an error
             return int(ended.code or 0)
         finally:
