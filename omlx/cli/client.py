@@ -121,7 +121,7 @@ class Client:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: what it began ends."""
+    """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: its work ends."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
@@ -171,6 +171,6 @@ def _wait_for(server: subprocess.Popen[bytes], home: Path) -> str:
 
 
 def _last_error(log: Path) -> str:
-    """Return the last line of a server's log, which says why it ended; empty without one."""
+    """Return the last line of a server's log, the reason for the end; empty without one."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next(filter(None, map(str.strip, reversed(lines))), "").removeprefix("omlx: ")

@@ -81,7 +81,7 @@ def run_process(command: Callable[[], int | None]) -> NoReturn:
     """Run a command, and exit with its status, without interpreter teardown.
 
     During teardown, a native thread of mlx would release Python objects and abort the process. A
-    closed pipe ends the command quietly, as it ends other programs.
+    closed pipe ends the command quietly, like other programs.
     """
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text

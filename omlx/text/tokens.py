@@ -162,7 +162,7 @@ def _border(tokenizer: TokenizerWrapper) -> re.Pattern[str] | None:
 
 
 def _reaches_into(text: str, token: str) -> bool:
-    """Whether `text` can begin before `token` and end within or behind it."""
+    """Whether `text` can begin before `token` and end within or behind `token`."""
     ends = range(1, min(len(text), len(token) + 1))
     return token in text[1:] or any(text.endswith(token[:length]) for length in ends)
 

@@ -105,7 +105,7 @@ class EngineMonitor:
         self._deadline.set(DRAIN_S + _CANCEL_S + STOP_S, 0)
 
     async def run(self) -> None:
-        """Poll the engine until it has died, by itself or abandoned for hanging."""
+        """Poll the engine until its death, or until abandoned for hanging."""
         while self._engine.failure is None:
             self._look()
             await asyncio.sleep(_LOOK_EVERY_S)

@@ -141,7 +141,7 @@ def is_jinja(tokenizer: TokenizerWrapper) -> bool:
 
 
 def start_early() -> None:
-    """Start a process before the first render needs it, which takes half a second.
+    """Start a process, which takes half a second, before the first render.
 
     Does not wait until the process is ready.
     """

@@ -271,7 +271,7 @@ def encode_images(
 
 
 def check_markers(messages: Sequence[Message], variables: Mapping[str, Any], marker: str) -> None:
-    """Raise BadRequest if a text contains the image marker: it is no place for an image."""
+    """Raise BadRequest if a text contains the image marker: no place for an image."""
     texts = [text for message in messages for text in texts_of(message["content"])]
     if any(marker in text for text in (*texts, str(variables))):
         raise BadRequest("image.marker", param="messages")
