@@ -86,6 +86,8 @@ def run(arguments: Namespace) -> int:
         return _hosts(arguments, configuration)
     if arguments.exact is not None:
         return measure(arguments.exact, configuration)
+    if arguments.model is not None:
+        raise ConfigError("config.doctor_model", model=arguments.model)
     settings, machine = configuration.current.resolve().settings, read_machine()
     chapters = {
         **machine_chapters(machine, settings),

@@ -246,3 +246,8 @@ def test_a_host_that_cannot_take_part(env: str, part: str, alone: Path, capsys: 
 def test_a_model_that_is_not_here(alone: Path, capsys: Capture) -> None:
     assert main(["doctor", "org/none", "--hosts", LOCAL]) == 2
     assert "org/none" in capsys.readouterr().err
+
+
+def test_a_model_without_hosts_is_not_ignored(alone: Path, capsys: Capture) -> None:
+    assert main(["doctor", TARGET]) == 2
+    assert f"omlx doctor --exact {TARGET}" in capsys.readouterr().err
