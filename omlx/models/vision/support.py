@@ -89,7 +89,7 @@ def open_family(
     if reason is not None:
         return reason
     model_type = str(config["model_type"])
-    if is_borrowed(config, library) != (model_type in BORROWED) or config.get("model_file"):
+    if is_borrowed(config, library) != (model_type in BORROWED):
         return Reason("vision.off.family", {"model_type": model_type})
     module, _, name = FAMILIES[model_type].partition(":")
     found = getattr(import_module(f"omlx.models.vision.{module}"), name)
@@ -103,7 +103,7 @@ def vision_off(files: ModelFiles) -> Reason | None:
     model_type = str(config.get("model_type"))
     if not has_vision(config):
         return Reason("vision.off.text")
-    if model_type not in FAMILIES:
+    if model_type not in FAMILIES or config.get("model_file"):  # of the folder: text alone
         return Reason(_OFF.get(model_type, "vision.off.family"), {"model_type": model_type})
     if not files.tensors.names_any(*_TOWERS):
         return Reason("vision.off.no_weights")

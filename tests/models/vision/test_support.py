@@ -144,6 +144,9 @@ def test_classes_chosen_by_setting_read_no_images_through_views(tmp_path: Path) 
 def test_code_of_the_folder_reads_no_images_and_runs_once(tmp_path: Path) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
     change(tmp_path, model_file="own.py")
+    reason = support.vision_off(ModelFiles.at(tmp_path))
+    assert reason is not None
+    assert reason.code == "vision.off.family", "known before it is loaded"
     runs = f"with open({str(tmp_path / 'runs')!r}, 'a') as file:\n    file.write('once ')"
     classes = "from mlx_lm.models.qwen2_vl import Model, ModelArgs"
     (tmp_path / "own.py").write_text(f"{classes}\n{runs}\n")
