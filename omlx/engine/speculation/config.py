@@ -62,8 +62,8 @@ class PolicyConfig:
     is discarded: a width recorded as expensive would never be tried again."""
 
     sure_speedup: float = 2.0
-    """Forecast speed-up from which on no plain steps are measured. There they cost most, and so
-    wrong an estimate is rare."""
+    """Forecast speed-up from which on plain steps are measured as rarely as ever. There they cost
+    most, and so wrong an estimate is rare."""
 
     plain_run: int = 5
     """Plain steps in place of drafts at a time: three of five in a row can be timed."""

@@ -224,10 +224,6 @@ class PlainRuns:
     left: int = 0
     runs: int = 0
 
-    @property
-    def due(self) -> bool:
-        return self.rounds >= CONFIG.plain_every << min(self.runs, CONFIG.plain_backoff)
-
 
 @dataclass(slots=True)
 class CostModel:
@@ -285,16 +281,19 @@ class CostModel:
             return self.target.plain(context) or 0.0
         return self.batch_pass(rows, PLAIN, context) if rows in self.batches else 0.0
 
-    def plain_due(self, rows: int, context: int) -> bool:
+    def plain_due(self, rows: int, context: int, speedup: float) -> bool:
         """Return whether a pass of drafts over `rows` is to be a plain step, to measure one.
 
         Rows of which one always drafts would measure none: an estimate made elsewhere, or on a
         busy machine, would decide for ever that drafts pay.
         """
         plain = self._plain_runs.get((rows, bucket_of(context))) or PlainRuns()
-        if plain.left or plain.due:
+        sure = speedup >= CONFIG.sure_speedup
+        doublings = CONFIG.plain_backoff if sure else min(plain.runs, CONFIG.plain_backoff)
+        if plain.left or plain.rounds >= CONFIG.plain_every << doublings:
             return True
-        return not plain.runs and self.batch_samples(rows, PLAIN, context) < CONFIG.min_samples
+        known = self.batch_samples(rows, PLAIN, context) >= CONFIG.min_samples
+        return not (known or sure or plain.runs)
 
     def count_pass(self, rows: int, context: int, *, measures: bool) -> None:
         """Count a pass with drafts, or a plain step in place of one, for `plain_due`.

@@ -219,9 +219,8 @@ class Drafting:
         if len(rows) > 1:
             decision = step.decide([row.choice.best.forecast for row in rows])
         settled = any(row.choice.settled for row in rows)
-        measures = False
-        if decision.pays and not settled and decision.speedup < CONFIG.sure_speedup:
-            measures = cost_model.plain_due(len(rows), context)
+        measures = decision.pays and not settled
+        measures = measures and cost_model.plain_due(len(rows), context, decision.speedup)
         drafts: list[tuple[RowRecord, Proposal, int]] = []
         for record, _, choice in rows if decision.pays and not measures else ():
             proposal, forecast, _ = choice.best

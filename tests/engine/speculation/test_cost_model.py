@@ -272,9 +272,18 @@ def test_plain_steps_are_measured_in_place_of_drafts_but_not_for_good() -> None:
     model, measured = CostModel(), []
     for turn in range(3000):
         sure = turn % 3 == 0  # another row of the same key drafts, for one
-        measured.append(not sure and model.plain_due(1, 5000))
+        measured.append(not sure and model.plain_due(1, 5000, speedup=1.5))
         model.count_pass(1, 5000, measures=measured[-1])
     first = measured.index(False, measured.index(True) + 9)
     assert sum(measured[:first]) == CONFIG.plain_run
     assert sum(measured) <= 7 * CONFIG.plain_run
     assert sum(measured[1500:]) >= CONFIG.plain_run, "and again"
+
+
+def test_a_sure_forecast_is_compared_with_plain_steps_too() -> None:
+    model, measured = CostModel(), []
+    for _ in range(5000):
+        measured.append(model.plain_due(1, 5000, speedup=3.0))
+        model.count_pass(1, 5000, measures=measured[-1])
+    assert not any(measured[:1000])
+    assert sum(measured) == 4 * CONFIG.plain_run
