@@ -329,22 +329,9 @@ class Pool:
 
     # -- background tasks --------------------------------------------------------------------------
 
-    async def sweep_every(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self.evictor.sweep()
-            except Exception:  # the edge of a background task
-                log.exception("sweep failed")
-
     async def save_costs(self) -> None:
         if self._costs is not None:
             await self.residents.save_costs(self._costs)
-
-    async def save_costs_every(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.save_costs()
 
     @property
     def _last_used_id(self) -> str | None:
