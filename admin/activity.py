@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from omlx.errors import NotFound
 from omlx.receipts.verifier import Verifier
 from omlx.server.http.transport import while_connected
-from omlx.server.request.fields import Body, read_query
+from omlx.server.request.fields import Body
 from omlx.server.request.generation import GenerationService
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
 from omlx.telemetry.usage import KEPT_DAYS, Minutes, Sums, Usage, UsageHistory
@@ -182,11 +182,11 @@ class ActivityPage:
         return await asyncio.to_thread(log_view, self.home, level, text[:_MAX_TEXT])
 
     async def _history(self, request: Request) -> HistoryView:
-        query = read_query(StatisticsQuery, request.query_params)
+        query = StatisticsQuery.of_query(request.query_params)
         return history_view(self.requests.minutes, query.hours, time.time())
 
     async def _usage(self, request: Request) -> StatisticsView:
-        days = read_query(StatisticsQuery, request.query_params).days
+        days = StatisticsQuery.of_query(request.query_params).days
         sums = await asyncio.to_thread(self.history.sums, days)
         view = statistics_view(sums, days, date.today())
         return replace(view, history=await self._history(request))

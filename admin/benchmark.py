@@ -25,7 +25,7 @@ from omlx.measure.benchmark import SIZES, Benchmark, prompt_lengths
 from omlx.measure.results import stale
 from omlx.measure.runner import Measurements, State
 from omlx.models.pool.pool import Pool
-from omlx.server.request.fields import Body, read, read_query
+from omlx.server.request.fields import Body
 
 from .benchmark_view import MEASURES, rate_of, table
 from .models.list_page import SECTION
@@ -78,14 +78,14 @@ class BenchmarkPage:
         return JSONResponse({"running": outcome.running, "ended": ended, "runs": runs})
 
     async def begin(self, request: Request, name: str) -> Response:
-        asked = read(BenchmarkRequest, await request.body() or b"{}")
+        asked = BenchmarkRequest.parse(await request.body() or b"{}")
         benchmark = Benchmark(self.pool.resolve(self._id(name)).id, asked.longest)
         self.measurements.begin(benchmark)
         return JSONResponse(benchmark.report(), 202)
 
     async def stop(self, request: Request, name: str) -> Response:
         """Stop the running benchmark, or only the one with an `id`; answers once stopped."""
-        asked = read(StopRequest, await request.body() or b"{}")
+        asked = StopRequest.parse(await request.body() or b"{}")
         running = self.measurements.running(Benchmark)
         if running is None or asked.id not in (None, running.report()["id"]):
             raise Conflict("benchmark.not_running")
@@ -93,7 +93,7 @@ class BenchmarkPage:
         return JSONResponse(running.report())
 
     async def export(self, request: Request, name: str) -> Response:
-        query = read_query(ExportQuery, request.query_params)
+        query = ExportQuery.of_query(request.query_params)
         run = await self.run(self._id(name), query.run)
         file = f'attachment; filename="omlx-benchmark.{query.format}"'
         headers = {"Content-Disposition": file}

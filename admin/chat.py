@@ -28,7 +28,6 @@ from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
 from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.request.content import MAX_BYTES
-from omlx.server.request.fields import read
 from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
 from omlx.server.services import Services
@@ -326,7 +325,7 @@ class ChatTools:
 
     async def _call(self, request: Request) -> Response:
         """Call a tool; the result is a text for the model. Ends with the client."""
-        call = read(Call, await request.body())
+        call = Call.parse(await request.body())
         called = self.toolbox.call(call.name, _arguments(call.arguments))
         result = await while_connected(request.receive, called)
         return JSONResponse({"text": result.text, "failed": result.failed})

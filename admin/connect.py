@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import time
-from typing import Annotated, Final
+from typing import Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir, sentence
@@ -21,13 +21,12 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.http.guard import ApiKeys, is_loopback
 from omlx.server.request.activity import LastSeen, Seen
-from omlx.server.request.fields import read
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CONNECT, HOME, KEYS, PARTS
 from .web.pages import Pages, page
-from .web.preferences import language_of
+from .web.preferences import Strict, language_of
 
 _PLACEHOLDER: Final = "org/model"
 _STEP_S, _MINUTE_S = 5, 60
@@ -220,13 +219,11 @@ class KeysView:
     keyless: Sequence[str] = ()
 
 
-class NewKey(BaseModel):
+class NewKey(Strict):
     """Body of a new key; `models` are patterns."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     name: str
-    models: Annotated[list[str], Field(max_length=1000)] = [EVERY_MODEL]
+    models: list[str] = Field(default_factory=lambda: [EVERY_MODEL], max_length=1000)
     requests_per_minute: int | None = None
 
 
@@ -260,7 +257,7 @@ class KeysPage:
 
     async def create(self, request: Request) -> Response:
         """Create a key. `unmatched` in the answer: patterns without a model on this machine."""
-        new = read(NewKey, await request.body())
+        new = NewKey.parse(await request.body())
         key = await asyncio.to_thread(self.file.add, new.name, new.models, new.requests_per_minute)
         unmatched = self.catalog.unmatched(new.models)
         return JSONResponse({"name": new.name, "key": key, "unmatched": unmatched}, 201)

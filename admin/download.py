@@ -33,7 +33,6 @@ from omlx.models.hub.offer import Fit, Offer, starters
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import State as Residency
 from omlx.server.http.transport import while_connected
-from omlx.server.request.fields import read
 from omlx.settings.configuration import LiveConfiguration
 
 from .models.list_page import SECTION
@@ -90,7 +89,7 @@ class DownloadPage:
         api.add_api_route("/models/{name:path}", self.delete, methods=["DELETE"])
 
     async def search(self, request: Request) -> Response:
-        text = read(Search, await request.body()).text.strip()
+        text = Search.parse(await request.body()).text.strip()
         offers = await while_connected(request.receive, self.downloads.search(text))
         self.found.pop(text, None)
         self.found[text] = offers
@@ -100,7 +99,7 @@ class DownloadPage:
 
     async def start(self, request: Request) -> Response:
         """Start downloads; the draft becomes the model's, unless declared by its package."""
-        wanted = read(Wanted, await request.body())
+        wanted = Wanted.parse(await request.body())
         references = [_reference(name) for name in (wanted.model, wanted.draft) if name]
         if len(references) > 1 and not wanted.declared:
             model, draft = references

@@ -23,7 +23,6 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from omlx.errors import BadRequest, ConfigError, OmlxError, Unauthorized
 from omlx.machine import PROGRAM, program_words
 from omlx.server.http.guard import is_loopback
-from omlx.server.request.fields import read, read_query
 from omlx.settings.schema import table
 
 from .credentials import COOKIE, MAX_LENGTH, MIN_LENGTH, Credentials, Session, Sessions, Throttle
@@ -78,7 +77,7 @@ class LoginPage:
         return self._status(self.gate.logged_in(request))
 
     async def api_log_in(self, request: Request) -> Response:
-        by_link = await self.gate.admit(read(Login, await request.body()))
+        by_link = await self.gate.admit(Login.parse(await request.body()))
         response = self._status(True)
         self.gate.renew(request, response, by_link=by_link)
         return response
@@ -91,7 +90,7 @@ class LoginPage:
     async def api_change_password(self, request: Request) -> Response:
         """Change the password; all other sessions end."""
         session = self.gate.session(request)
-        await self.gate.set_password(session, read(NewPassword, await request.body()))
+        await self.gate.set_password(session, NewPassword.parse(await request.body()))
         response = self._status(True)
         self.gate.renew(request, response, by_link=False)
         return response
@@ -117,7 +116,7 @@ class LoginPage:
         fields = await form_data(request)
         then = own_page(fields.get("next"))
         try:
-            login = read_query(Login, _only(fields, "token", "password"))
+            login = Login.of_query(_only(fields, "token", "password"))
             by_link = await self.gate.admit(login)
         except OmlxError as error:
             return self.pages.answer(request, self._login(request, then, error))
@@ -147,7 +146,7 @@ class LoginPage:
         if session is None:
             return RedirectResponse(LOGIN, 303)
         try:
-            new = read_query(NewPassword, _only(fields, "password", "current"))
+            new = NewPassword.of_query(_only(fields, "password", "current"))
             await self.gate.set_password(session, new)
         except OmlxError as error:
             return self.pages.answer(request, self._password(request, then, error))

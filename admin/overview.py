@@ -24,7 +24,7 @@ from omlx.measure.trial import Trial
 from omlx.models.pool.footprint import MemoryParts
 from omlx.models.pool.served import State
 from omlx.server.request.activity import Activity
-from omlx.server.request.fields import Body, read_query
+from omlx.server.request.fields import Body
 from omlx.server.services import Services
 from omlx.telemetry.usage import STEP_S, Step
 
@@ -95,7 +95,7 @@ class OverviewPage:
 
     async def live(self, request: Request) -> Response:
         """Return live figures, polled by charts: counters, for which no engine step waits."""
-        query = read_query(LiveQuery, request.query_params)
+        query = LiveQuery.of_query(request.query_params)
         return JSONResponse(asdict(self.figures(query.since, query.at)))
 
     async def _whole(self, request: Request) -> OverviewView:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, Conflict
@@ -39,7 +39,6 @@ from omlx.models.catalog.package import (
 )
 from omlx.server.http.transport import EventStream
 from omlx.server.request.dialect import event_data
-from omlx.server.request.fields import read
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value
@@ -60,17 +59,15 @@ STREAM_S: Final = 5.0
 Name = Annotated[str, Field(max_length=400)]
 
 
-class TrialRequest(BaseModel):
+class TrialRequest(Strict):
     """Body of a trial: drafts by name, kinds of text, answer length in tokens.
 
     `picture`: data URI of an image for the kind `picture`.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    drafts: Annotated[list[Name], Field(max_length=16)] = []
-    kinds: Annotated[list[Kind], Field(max_length=16)] = list(WRITTEN)
-    tokens: Annotated[int, Field(ge=MIN_TOKENS, le=MAX_TOKENS, strict=True)] = TOKENS
+    drafts: list[Name] = Field(default_factory=list, max_length=16)
+    kinds: list[Kind] = Field(default_factory=lambda: [*WRITTEN], max_length=16)
+    tokens: Annotated[int, Field(ge=MIN_TOKENS, le=MAX_TOKENS)] = TOKENS
     picture: str = ""
 
 
@@ -201,7 +198,7 @@ class Trials:
         return self._pool.entry(name).id
 
     async def _plan(self, request: Request, model: str) -> Plan:
-        trial = read(TrialRequest, await request.body() or b"{}")
+        trial = TrialRequest.parse(await request.body() or b"{}")
         return await self._planner.plan(
             model, trial.drafts, trial.kinds, trial.tokens, trial.picture
         )
@@ -274,7 +271,7 @@ class Trials:
 
         Raises Conflict without such a trial or recommendation, BadRequest for an unknown name.
         """
-        name = read(ConfigurationChoice, await request.body() or b"{}").setup
+        name = ConfigurationChoice.parse(await request.body() or b"{}").setup
         trial, last = self.newest(model), (await self.history(model)).report
         if trial is not None and trial.state is State.DONE:
             result: Mapping[str, Any] = trial.report()

@@ -23,7 +23,6 @@ from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
 from omlx.server.http.transport import while_connected
-from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.services import ExactnessService, PrefixService
 from omlx.settings.layers import Source
@@ -160,7 +159,7 @@ class ModelsPage:
         Active requests end first. Raises Conflict during a trial of the model, and with `if_idle`
         for a model in use.
         """
-        unloading = read(Unloading, await request.body() or b"{}")
+        unloading = Unloading.parse(await request.body() or b"{}")
         unload = self.snapshots.pool.unload(name, if_idle=unloading.if_idle)
         await while_connected(request.receive, unload)
         return JSONResponse(self._record(self.snapshots.pool.resolve(name)))
@@ -181,7 +180,7 @@ class ModelsPage:
 
     async def probe_prefixes(self, request: Request, name: str) -> Response:
         """Return the cached length of a prompt in tokens, null unless the model is loaded."""
-        prompt = read(PrefixProbe, await request.body()).prompt
+        prompt = PrefixProbe.parse(await request.body()).prompt
         chat = GenerationRequest(messages=[{"role": "user", "content": prompt}])
         return JSONResponse(await self.prefixes.probe(name, chat))
 

@@ -11,11 +11,11 @@ import asyncio
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, NotFound, Unconditional
@@ -27,7 +27,6 @@ from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import check_exposure
-from omlx.server.request.fields import read
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Resolution, Source, from_json, resolve
 from omlx.settings.schema import Scope, Settings, Value, table
@@ -37,7 +36,7 @@ from omlx.settings.types import Form
 from ..login import Gate
 from ..web.addresses import PROFILES, SETTINGS, model_path, profile_path
 from ..web.pages import Pages, page
-from ..web.preferences import form_data
+from ..web.preferences import Strict, form_data
 from .view import (
     CONFIRMED,
     PICKED,
@@ -51,13 +50,11 @@ from .view import (
 _HOST: Final = re.compile(r"\*|\[[0-9a-f:.]+\]|[\w.-]+", re.IGNORECASE)
 
 
-class Change(BaseModel):
+class Change(Strict):
     """Body of a change: null removes a stored value; `confirm` names risky settings."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
     changes: dict[str, Any]
-    confirm: Annotated[list[str], Field(max_length=8)] = []
+    confirm: list[str] = Field(default_factory=list, max_length=8)
 
 
 class SettingsService:
@@ -350,7 +347,7 @@ class SettingsPage:
         self, request: Request, model: str | None, profile: str | None = None
     ) -> SettingsView:
         revision = request.headers.get("if-match")
-        change = read(Change, await request.body())
+        change = Change.parse(await request.body())
         if revision is None:
             raise Unconditional("config.unconditional")
         return await self.settings.change(change, model, revision.strip('"'), profile)

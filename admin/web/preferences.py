@@ -10,11 +10,12 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from starlette.responses import RedirectResponse, Response
 
 from omlx.catalog import SOURCE, languages
 from omlx.errors import BadRequest
+from omlx.server.request.fields import Body
 
 from .addresses import HOME, own_page
 
@@ -30,10 +31,10 @@ async def form_data(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
-class Strict(BaseModel):
+class Strict(Body):
     """A body of the API, or a form: every field is known and of its type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid")
 
 
 async def store(request: Request) -> Response:

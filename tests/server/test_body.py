@@ -32,7 +32,7 @@ from omlx.server.http import transport
 from omlx.server.http.errors import from_validation
 from omlx.server.http.transport import LARGE_BYTES, LIMITS, check_finite, outside_strings, read_body
 from omlx.server.request.dialect import named_event
-from omlx.server.request.fields import Body, read
+from omlx.server.request.fields import Body
 from omlx.server.request.structured_output import ANY_OBJECT, structured_output
 from tests.server.dialects import user
 from tests.server.running import TARGET
@@ -293,7 +293,7 @@ def test_what_is_expected_is_told(body: object, told: str) -> None:
         body = hello | body
     sent = b"{x" if body is None else json.dumps(body).encode()
     with pytest.raises(BadRequest) as caught:
-        read(ChatRequest, sent)
+        ChatRequest.parse(sent)
     assert caught.value.message == told
 
 

@@ -14,7 +14,6 @@ from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.content import without_attribution
-from omlx.server.request.fields import read
 from omlx.server.request.generation_request import GenerationRequest
 from tests.server.dialects import user
 
@@ -219,7 +218,7 @@ def test_null_is_the_type_that_is_the_default() -> None:
     conversation = [HELLO, {"role": "assistant", "tool_calls": [call]}]
     body = {"messages": [*conversation, {"role": "tool", "content": "r"}], "tools": tools}
     assert names(ChatRequest.parse(json.dumps(body).encode()).generation_request()) == ["look"]
-    ollama = read(ollama_request.OllamaChatRequest, json.dumps(body).encode())
+    ollama = ollama_request.OllamaChatRequest.parse(json.dumps(body).encode())
     assert names(ollama.generation_request()) == ["look"]
     for kind in ({}, {"type": None}):
         request = responses({"type": None, **HELLO}, tools=[{**function, **kind}])

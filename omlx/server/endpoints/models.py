@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Request
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.engine.types import ModelSnapshot
@@ -29,9 +29,9 @@ from omlx.models.vision.support import read_vision_off
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.endpoints import status
 from omlx.server.http import errors
-from omlx.server.http.errors import from_validation
 from omlx.server.http.guard import check_main, is_named
 from omlx.server.http.transport import Json, read_body, while_connected
+from omlx.server.request.fields import Body
 from omlx.server.services import PrefixService, Services
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
@@ -165,8 +165,8 @@ _SHARED: Final = ("context_length", "loaded", "quantization", "size_bytes")
 """Fields of a model in both dialects."""
 
 
-class UnloadRequest(BaseModel):
-    timeout: Annotated[float, Field(ge=0, le=86400)] | None = None
+class UnloadRequest(Body):
+    timeout: Annotated[float, Field(ge=0, le=86400, strict=False)] | None = None
 
 
 class ModelEndpoints:
@@ -231,7 +231,7 @@ class ModelEndpoints:
 
         After `timeout` seconds of the body, answers with status 202 while the model drains.
         """
-        limit_s = _unload_timeout(await request.body())
+        limit_s = UnloadRequest.parse(await request.body() or b"{}").timeout
 
         async def unload(name: str) -> None:
             with suppress(TimeoutError):
@@ -260,16 +260,6 @@ class ModelEndpoints:
             snapshot = asyncio.wrap_future(self._engine.snapshot(model))
             return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)
         return None
-
-
-def _unload_timeout(body: bytes) -> float | None:
-    """Return the seconds to wait, None without a limit. Raises BadRequest."""
-    if not body:
-        return None
-    try:
-        return UnloadRequest.model_validate_json(body).timeout
-    except ValidationError as error:
-        raise from_validation(error) from error
 
 
 def _anthropic_list(records: Sequence[Json]) -> Json:

@@ -24,7 +24,7 @@ from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
 from omlx.server.journal.journal import Owned, Table
 from omlx.server.request.dialect import RESPONSES, Encoder, Exchange
-from omlx.server.request.fields import Body, read_query
+from omlx.server.request.fields import Body
 from omlx.server.request.stream import GenerationStream
 
 ID_PREFIX: Final = "resp_"
@@ -145,7 +145,7 @@ class ResponseEndpoints:
             return JSONResponse(self.store.get(owned))
         last = last_event(request)
         if "starting_after" in request.query_params:
-            query = read_query(Following, request.query_params)
+            query = Following.of_query(request.query_params)
             last = LastEvent(query.starting_after, "starting_after")
         replay = self.store.replay(owned)
         if replay is not None:
@@ -163,7 +163,7 @@ class ResponseEndpoints:
 
     async def items(self, request: Request, id: str) -> Response:
         items = self.store.items(owned_by(request, id))
-        return JSONResponse(read_query(Page, request.query_params).of(items))
+        return JSONResponse(Page.of_query(request.query_params).of(items))
 
     async def delete(self, request: Request, id: str) -> Response:
         owned = owned_by(request, id)

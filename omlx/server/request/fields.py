@@ -26,7 +26,6 @@ from omlx.server.request.generation_request import (
 )
 
 T = TypeVar("T")
-B = TypeVar("B", bound=BaseModel)
 
 Text = Annotated[str, Field(min_length=1)]
 Listed: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
@@ -58,8 +57,25 @@ class Body(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes) -> Self:
-        """Raises BadRequest, naming the field, for an invalid body."""
-        return read(cls, content)
+        """Read a body.
+
+        Raises BadRequest, naming the field, for an invalid one, and for one with too many values.
+        """
+        outside = outside_strings(content)
+        try:
+            parsed = cls.model_validate_json(content)
+        except ValidationError as error:
+            raise from_validation(error) from error
+        check_finite(outside)
+        return parsed
+
+    @classmethod
+    def of_query(cls, query: Mapping[str, str]) -> Self:
+        """Read a query string. Raises BadRequest, naming the parameter, for an invalid one."""
+        try:
+            return cls.model_validate_strings(dict(query))
+        except ValidationError as error:
+            raise from_validation(error) from error
 
 
 class StreamOptions(Body):
@@ -335,23 +351,3 @@ def without_effect(given: Mapping[str, Any] | None) -> tuple[Reason, ...]:
     if not names:
         return ()
     return (Reason("request.without_effect", {"fields": ", ".join(names), "count": len(names)}),)
-
-
-def read(kind: type[B], body: bytes) -> B:
-    """Read a body. Raises BadRequest, naming the field, for an invalid one, and for one with too
-    many values."""
-    outside = outside_strings(body)
-    try:
-        parsed = kind.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error) from error
-    check_finite(outside)
-    return parsed
-
-
-def read_query(kind: type[B], query: Mapping[str, str]) -> B:
-    """Read a query string. Raises BadRequest, naming the parameter, for an invalid one."""
-    try:
-        return kind.model_validate_strings(dict(query))
-    except ValidationError as error:
-        raise from_validation(error) from error
