@@ -133,7 +133,7 @@ class Corrupted(DraftModel):
     @contextmanager
     def _sampling(self, rows: Any) -> Iterator[TokenSampler]:
         with token_sampler(rows) as right:
-            sampler = CorruptedSampler(right.places, right.mask, right.ahead)
+            sampler = CorruptedSampler(right.places, right.mask, right.advance)
             sampler.bad = self._bad
             yield sampler
 

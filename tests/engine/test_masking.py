@@ -12,9 +12,9 @@ import pytest
 from omlx.engine.device.sampling import permit
 from omlx.engine.speculation.strategy import OFF, parse
 from omlx.engine.step.masking import (
-    Lookahead,
     allowed_prefix,
     forced_tokens,
+    lookahead,
     masks_along,
     only_token,
 )
@@ -245,9 +245,9 @@ def test_looking_ahead_leaves_a_mask_where_it_stood() -> None:
     assert [only_token(row) for row in rows[:5]] == list(run)
     assert only_token(rows[5]) is None
     assert allowed_prefix(mask, (*run[:2], (run[2] + 1) % zoo.VOCAB_SIZE)) == run[:2]
-    with Lookahead(mask) as ahead:
-        assert ahead.advance(run[0])
-        assert not ahead.advance((run[1] + 1) % zoo.VOCAB_SIZE)
+    with lookahead(mask) as advance:
+        assert advance(run[0])
+        assert not advance((run[1] + 1) % zoo.VOCAB_SIZE)
     assert mask.tokens == []
 
 

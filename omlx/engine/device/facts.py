@@ -283,11 +283,11 @@ def _largest(known: Differences, *, window: bool) -> dict[int, float]:
     return largest
 
 
+@dataclass(frozen=True, slots=True)
 class _Probe:
-    def __init__(self, model: Model, make_cache: MakeCache, vocab_size: int) -> None:
-        self._model = model
-        self._make_cache = make_cache
-        self._vocab_size = vocab_size
+    _model: Model
+    _make_cache: MakeCache
+    _vocab_size: int
 
     def single_steps(self, length: int) -> Steps[_Row]:
         """Read a context and single tokens behind it, then the context again, without them."""

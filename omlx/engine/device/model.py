@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final, Protocol, cast
 
@@ -266,19 +266,17 @@ def parts_of(model: Model) -> SplitModel | None:
     return SplitModel(text, cast(Any, body), cast(Any, embed), score, output)
 
 
+@dataclass(eq=False)
 class Taps:
-    """Body of a target, with outputs of the `layers` numbered `ids` of each pass.
+    """Body of a target, with outputs of the layers numbered `ids` of each pass.
 
     Outputs are [rows, widest, D].
     """
 
-    def __init__(
-        self, body: Callable[..., mx.array], layers: list[Any], ids: Sequence[int]
-    ) -> None:
-        self.ids = tuple(ids)
-        self._body = body
-        self._layers = layers
-        self._outputs: list[tuple[int, mx.array]] = []
+    _body: Callable[..., mx.array]
+    _layers: list[Any]
+    ids: Sequence[int]
+    _outputs: list[tuple[int, mx.array]] = field(default_factory=list)
 
     def __call__(self, tokens: mx.array, *, cache: Cache) -> mx.array:
         with tapped(self._layers, self.ids) as self._outputs:

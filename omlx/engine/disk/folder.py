@@ -19,7 +19,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,6 +28,7 @@ from omlx.engine.device_errors import isolate
 from omlx.engine.disk.record import Record
 from omlx.engine.disk.store import SEGMENT_BYTES, DiskStore
 from omlx.errors import Reason
+from omlx.records import DiskStats
 from omlx.storage import Failure, Locked, lock, replace_file
 
 MAX_BYTES: Final = 30 << 30
@@ -212,42 +213,28 @@ def _bytes_of(folder: Path) -> int:
     return total
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """What is on disk. `off`: why nothing is read or written, `paused`: why nothing is written."""
-
-    off: Reason | None = None
-    paused: Reason | None = None
-    records: int = 0
-    nbytes: int = 0
-    max_bytes: int = 0
-    written_today: int = 0
-    damaged: int = 0
-
-
+@dataclass(eq=False)
 class StoreAccess:
     """The store of one fingerprint, opened when need be. After an error, which is logged once, it
     is closed, and opened again after `RETRY_S`.
 
-    Any thread may read `state`, and set `clearing`: then the store is emptied before anything else
-    is done with it.
+    Any thread may read `state`, `off` where nothing is read or written, and why nothing is written,
+    `paused`, and set `clearing`: then the store is emptied before anything else is done with it.
     """
 
-    def __init__(
-        self, root: Path, fingerprint: Fingerprint, block_tokens: int, budget: DiskBudget
-    ) -> None:
-        self.state = StoreState()
-        self.clearing = False
-        self._root = root
-        self._fingerprint = fingerprint
-        self._block_tokens = block_tokens
-        self._budget = budget
-        self._folder: CacheFolder | None = None
-        self._store: DiskStore | None = None
-        self._retry_at = 0.0
-        self._paused_until = 0.0
-        self._no_space: Reason | None = None
-        self._checked_at = 0.0
+    _root: Path
+    _fingerprint: Fingerprint
+    _block_tokens: int
+    _budget: DiskBudget
+    state: DiskStats = field(default_factory=DiskStats)
+    paused: Reason | None = None
+    clearing: bool = False
+    _folder: CacheFolder | None = None
+    _store: DiskStore | None = None
+    _retry_at: float = 0.0
+    _paused_until: float = 0.0
+    _no_space: Reason | None = None
+    _checked_at: float = 0.0
 
     def attempt(self, work: Work) -> None:
         """Do something with the store, which is opened if need be."""
@@ -269,7 +256,7 @@ class StoreAccess:
             self.check_space(store)
         limit, size = self.state.max_bytes, record.nbytes
         self._pause(self._no_space or self._enough(store))
-        if self.state.paused is not None or size > limit // 2:
+        if self.paused is not None or size > limit // 2:
             return
         try:
             if store.nbytes + size > limit:
@@ -315,7 +302,7 @@ class StoreAccess:
         self.state = replace(
             self.state,
             off=None,
-            records=store.records,
+            pieces=store.records,
             nbytes=store.nbytes,
             written_today=store.written_today,
             damaged=store.damaged,
@@ -345,7 +332,7 @@ class StoreAccess:
         self._retry_at = time.monotonic() + RETRY_S
         if self.state.off != reason:
             log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(StoreState(), off=reason)
+        self.state, self.paused = DiskStats(reason), None
 
     def _enough(self, store: DiskStore) -> Reason | None:
         """Say that enough was written today, if so."""
@@ -356,10 +343,9 @@ class StoreAccess:
 
     def _pause(self, reason: Reason | None) -> None:
         """Stop writing, or go on; log the change."""
-        before = self.state.paused
+        before, self.paused = self.paused, reason
         if reason is not None and (before is None or before.code != reason.code):
             log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
-        self.state = replace(self.state, paused=reason)
 
 
 def just_open(store: DiskStore) -> None:

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -61,32 +61,25 @@ Dump: TypeAlias = Callable[[RecordId, Piece], Record | None]
 """Returns the arrays of a piece as bytes; None if they are not there yet."""
 
 
+@dataclass(eq=False)
 class DiskTier:
     """The disk below one prefix index, whose blocks have `block_tokens`. `close` gives it back.
 
     `dump` is set by the owner of the arrays before the first prefix is offered.
     """
 
-    dump: Dump
-
-    def __init__(
-        self,
-        worker: DiskWorker,
-        block_tokens: int,
-        thresholds: DiskThresholds,
-        close: Callable[[], None],
-    ) -> None:
-        self.worker = worker
-        self._block_tokens = block_tokens
-        self._thresholds = thresholds
-        self.close = close
-        self._offered: deque[tuple[TokenChain, Piece]] = deque()
-        self._known: set[int] = set()
-        self._touched: dict[int, float] = {}
-        self._fetches: dict[int, Fetch] = {}  # by row
-        self._busy_until = 0.0  # seconds; rows that run are not held up before
-        self.hits = 0
-        self.hit_tokens = 0
+    worker: DiskWorker
+    _block_tokens: int
+    _thresholds: DiskThresholds
+    close: Callable[[], None]
+    dump: Dump = field(init=False)
+    hits: int = 0
+    hit_tokens: int = 0
+    _offered: deque[tuple[TokenChain, Piece]] = field(default_factory=deque)
+    _known: set[int] = field(default_factory=set)
+    _touched: dict[int, float] = field(default_factory=dict)
+    _fetches: dict[int, Fetch] = field(default_factory=dict)  # by row
+    _busy_until: float = 0.0  # seconds; rows that run are not held up before
 
     @property
     def can_pump(self) -> bool:
@@ -195,16 +188,8 @@ class DiskTier:
 
     def stats(self) -> DiskStats:
         state = self.worker.state
-        return DiskStats(
-            off=state.off or state.paused,
-            pieces=state.records,
-            nbytes=state.nbytes,
-            max_bytes=state.max_bytes,
-            hits=self.hits,
-            hit_tokens=self.hit_tokens,
-            written_today=state.written_today,
-            damaged=state.damaged,
-        )
+        off = state.off or self.worker.paused
+        return replace(state, off=off, hits=self.hits, hit_tokens=self.hit_tokens)
 
     def _touch(self, tokens: Sequence[int], piece: int) -> None:
         now = time.monotonic()
@@ -220,40 +205,27 @@ WRITE_S: Final = 3.0
 """Seconds that the end of the server may wait, for each model."""
 
 
+@dataclass(eq=False)
 class DiskCache:
     """Opens and closes tiers in folders below `root`. `wake` has the engine thread look again.
 
     Only the engine thread may call, except for `join` and `remove`.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        budget: DiskBudget,
-        wake: Callable[[], None],
-        thresholds: DiskThresholds = DiskThresholds(),
-    ) -> None:
-        self._root = root
-        self._thresholds = thresholds
-        self._budget = budget
-        self._wake = wake
-        self._workers: dict[str, DiskWorker] = {}
-        self._users: dict[str, int] = {}
-        self._tiers: list[DiskTier] = []
+    root: Path
+    budget: DiskBudget
+    wake: Callable[[], None]
+    thresholds: DiskThresholds = field(default_factory=DiskThresholds)
+    _workers: dict[str, DiskWorker] = field(default_factory=dict)
+    _users: dict[str, int] = field(default_factory=dict)
+    _tiers: list[DiskTier] = field(default_factory=list)
 
     def open(self, fingerprint: Fingerprint, layout: Layout, block_tokens: int) -> DiskTier:
         """Return a tier of its own; tiers of one fingerprint share a worker."""
         name = fingerprint.name
         if not self._users.get(name):
-            self._workers[name] = DiskWorker(
-                self._root,
-                fingerprint,
-                layout,
-                block_tokens,
-                self._budget,
-                self._wake,
-                after=self._workers.get(name),
-            )
+            key, after = (self.root, fingerprint, layout, block_tokens), self._workers.get(name)
+            self._workers[name] = DiskWorker(*key, self.budget, self.wake, after)
         self._users[name] = self._users.get(name, 0) + 1
 
         def close() -> None:
@@ -262,7 +234,7 @@ class DiskCache:
             if not self._users[name]:
                 self._workers[name].close()
 
-        tier = DiskTier(self._workers[name], block_tokens, self._thresholds, close)
+        tier = DiskTier(self._workers[name], block_tokens, self.thresholds, close)
         self._tiers.append(tier)
         return tier
 
@@ -285,4 +257,4 @@ class DiskCache:
 
     def remove(self, model: str) -> None:
         """Delete the prefixes of a model that no process has loaded. Any thread may call."""
-        remove_unused(self._root, model)
+        remove_unused(self.root, model)

@@ -10,17 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from omlx.engine.disk.folder import (
-    DiskBudget,
-    Fingerprint,
-    StoreAccess,
-    StoreState,
-    Work,
-    just_open,
-)
+from omlx.engine.disk.folder import DiskBudget, Fingerprint, StoreAccess, Work, just_open
 from omlx.engine.disk.record import Part, Record, Run, TokenChain, join
 from omlx.engine.disk.store import DiskStore
 from omlx.engine.piece import Layout, runs
+from omlx.errors import Reason
+from omlx.records import DiskStats
 
 T = TypeVar("T")
 
@@ -81,8 +76,14 @@ class DiskWorker:
         self._thread.start()
 
     @property
-    def state(self) -> StoreState:
+    def state(self) -> DiskStats:
+        """Store without its hits. `off`: nothing is read or written."""
         return self._access.state
+
+    @property
+    def paused(self) -> Reason | None:
+        """Reason why nothing is written."""
+        return self._access.paused
 
     @property
     def has_room(self) -> bool:
@@ -224,7 +225,7 @@ class DiskWorker:
                 break
         fetch.finish(length if length > fetch.least else 0)
         self._wake()
-        if self.state.paused is None:
+        if self.paused is None:
             store.touch(parts)
 
 

@@ -6,48 +6,44 @@ rejected draft stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from omlx.engine.types import TokenMask
 from omlx.errors import BadRequest
 
 
-class Lookahead:
-    """Context in which a mask is advanced on trial; on exit it is rolled back."""
+@contextmanager
+def lookahead(mask: TokenMask) -> Iterator[Callable[[int], bool]]:
+    """Give a function that advances a mask on trial; on exit it is rolled back.
 
-    def __init__(self, mask: TokenMask) -> None:
-        self._mask = mask
-        self._advanced = 0
+    The function returns False for a token that is not allowed, or ends the output.
+    """
+    advanced = 0
 
-    def __enter__(self) -> Lookahead:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._mask.rollback(self._advanced)
-
-    def advance(self, token: int) -> bool:
-        """Advance past a token. Return False if it is not allowed, or ends the output."""
-        if not self._mask.advance(token):
+    def advance(token: int) -> bool:
+        nonlocal advanced
+        if not mask.advance(token):
             return False
-        self._advanced += 1
-        return not self._mask.ended
+        advanced += 1
+        return not mask.ended
+
+    try:
+        yield advance
+    finally:
+        mask.rollback(advanced)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class KnownTokensMask:
     """A `TokenMask` without the ids that a tokenizer has and the model has not.
 
     `bits` raises BadRequest where the output format allows nothing else.
     """
 
-    def __init__(self, mask: TokenMask, vocab_size: int) -> None:
-        self._mask = mask
-        self._vocab_size = vocab_size
+    _mask: TokenMask
+    _vocab_size: int
 
     @property
     def ended(self) -> bool:
@@ -83,9 +79,9 @@ def masks_along(mask: TokenMask, draft: Sequence[int]) -> list[bytes | None]:
     None.
     """
     rows: list[bytes | None] = [mask.bits()]
-    with Lookahead(mask) as ahead:
+    with lookahead(mask) as advance:
         for token in draft:
-            if not ahead.advance(token):
+            if not advance(token):
                 break
             rows.append(mask.bits())
     return rows + [None] * (len(draft) + 1 - len(rows))
@@ -95,11 +91,11 @@ def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int,
     """Return the leading tokens that the mask allows, none behind the end of the output."""
     if mask is None:
         return draft
-    with Lookahead(mask) as ahead:
+    with lookahead(mask) as advance:
         for i, token in enumerate(draft):
             if not allows(mask.bits(), token):
                 return draft[:i]
-            if not ahead.advance(token):
+            if not advance(token):
                 return draft[: i + 1]
     return draft
 
@@ -107,10 +103,10 @@ def allowed_prefix(mask: TokenMask | None, draft: tuple[int, ...]) -> tuple[int,
 def forced_tokens(mask: TokenMask, limit: int) -> tuple[int, ...]:
     """Return the next tokens as long as the mask allows exactly one, at most `limit`."""
     forced: list[int] = []
-    with Lookahead(mask) as ahead:
+    with lookahead(mask) as advance:
         while len(forced) < limit and (token := only_token(mask.bits())) is not None:
             forced.append(token)
-            if not ahead.advance(token):
+            if not advance(token):
                 break
     return tuple(forced)
 

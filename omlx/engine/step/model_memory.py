@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from omlx.engine.device_errors import TOO_MUCH, DeviceFault, FaultKind
@@ -19,28 +20,20 @@ EVERYTHING: Final = 1 << 62
 """More bytes than there are."""
 
 
+@dataclass(eq=False)
 class ModelMemory:
     """A `MemoryClient` over the state of one scheduler.
 
     Evictions are added to its pending operations.
     """
 
-    def __init__(
-        self,
-        queue: AdmissionQueue,
-        running: list[Row],
-        ops: PendingOps,
-        prefix: PrefixReuse,
-        planner: Planner,
-        sizes: CacheSizes,
-    ) -> None:
-        self._queue = queue
-        self._running = running
-        self._ops = ops
-        self._prefix = prefix
-        self._planner = planner
-        self._sizes = sizes
-        self._relieved_at = 0.0  # time of the newest device error that passes were shortened for
+    _queue: AdmissionQueue
+    _running: list[Row]
+    _ops: PendingOps
+    _prefix: PrefixReuse
+    _planner: Planner
+    _sizes: CacheSizes
+    _relieved_at: float = 0.0  # time of the newest device error that passes were shortened for
 
     @property
     def used_at(self) -> float:

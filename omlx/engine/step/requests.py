@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from omlx.engine.device_errors import DeviceFault, FaultKind
 from omlx.engine.memory import MemoryClient, MemoryGuard, Verdict, check_fits
@@ -28,6 +28,7 @@ from omlx.errors import BadRequest, DeviceFull, EngineError, OmlxError, Overload
 from omlx.records import DrafterStats, RequestStats, add_drafters
 
 
+@dataclass(eq=False)
 class AdmissionQueue:
     """The requests of one model that wait to be admitted.
 
@@ -36,29 +37,23 @@ class AdmissionQueue:
     they are published.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        prefix: PrefixReuse,
-        looks: Looks,
-        memory: MemoryGuard,
-        clock: Callable[[], float],
-        chunk: PrefillChunk,
-    ) -> None:
-        self.waiting: list[Row] = []
-        self.refused: list[Event] = []
-        self.memory = memory
-        self.pinned_weights: int | None = None
-        self.used_at = clock()
-        self.limits = limits
-        self._prefix = prefix
-        self._looks = looks
-        self._clock = clock
-        self._chunk = chunk
-        self._blocked: Row | None = None  # a head that did not fit
-        self._blocked_version = 0  # of the guard, then
-        self._next: Row | None = None  # for which a row gave way
-        self._rows = 0
+    limits: Limits
+    _prefix: PrefixReuse
+    _looks: Looks
+    memory: MemoryGuard
+    _clock: Callable[[], float]
+    _chunk: PrefillChunk
+    waiting: list[Row] = field(default_factory=list)
+    refused: list[Event] = field(default_factory=list)
+    pinned_weights: int | None = None
+    used_at: float = field(init=False)
+    _blocked: Row | None = None  # a head that did not fit
+    _blocked_version: int = 0  # of the guard, then
+    _next: Row | None = None  # for which a row gave way
+    _rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.used_at = self._clock()
 
     @property
     def blocked_since(self) -> float | None:

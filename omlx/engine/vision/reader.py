@@ -41,24 +41,18 @@ Shift: TypeAlias = Axes | mx.array | int
 """Positions of a pass, or what they are ahead of the cache's offset: a number, or one a row."""
 
 
+@dataclass(eq=False)
 class View:
     """The cache of one layer in one pass.
 
-    Tokens of each span [first, last) of `open_spans` attend to all of it that a sliding window
+    Tokens of each span [first, last) of `_open_spans` attend to all of it that a sliding window
     leaves. `marks` [1, tokens, D] are added behind the first layers.
     """
 
-    def __init__(
-        self,
-        cache: Any,
-        shift: Shift,
-        open_spans: Sequence[tuple[int, int]] = (),
-        marks: Sequence[mx.array] = (),
-    ) -> None:
-        self._cache = cache
-        self._shift = shift
-        self._open_spans = open_spans
-        self.marks = marks
+    _cache: Any
+    _shift: Shift
+    _open_spans: Sequence[tuple[int, int]] = ()
+    marks: Sequence[mx.array] = ()
 
     @property
     def offset(self) -> Any:

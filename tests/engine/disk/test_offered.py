@@ -10,7 +10,6 @@ import pytest
 from mlx_lm.models.cache import ArraysCache, KVCache
 
 from omlx.engine.device.payloads import Payload, Payloads, assemble
-from omlx.engine.disk.folder import StoreState
 from omlx.engine.disk.record import Record, RecordId, Run, TokenChain
 from omlx.engine.disk.serial import to_arrays
 from omlx.engine.disk.tier import DiskThresholds, DiskTier
@@ -19,6 +18,7 @@ from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.step.plan import CacheOp, Evict, Save
 from omlx.engine.step.row import Clock, Row
 from omlx.engine.types import Request
+from omlx.records import DiskStats
 from tests.engine.prefix.test_index import LAYOUTS, PLENTY
 
 BLOCK = 4
@@ -28,7 +28,8 @@ class Written:
     """In place of the disk: proves each record, whose `spec` are the tokens that it holds."""
 
     has_room = True
-    state = StoreState()
+    state = DiskStats()
+    paused = None
 
     def __init__(self) -> None:
         self.ids: set[RecordId] = set()

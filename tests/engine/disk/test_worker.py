@@ -266,7 +266,7 @@ def test_what_is_cleared_while_the_disk_is_off_goes_once_it_is_on(locked: DiskWo
     settle(locked)
     assert fetch.length == 0
     assert locked.state.off is None
-    assert locked.state.records == 1
+    assert locked.state.pieces == 1
 
 
 def test_what_is_cleared_while_the_disk_is_off_goes_at_the_end(

@@ -18,7 +18,7 @@ import mlx.core as mx
 
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.speculation.drafter import Draft, Drafter, is_timed
-from omlx.engine.step.masking import Lookahead
+from omlx.engine.step.masking import lookahead
 from omlx.engine.step.row import Row
 from omlx.engine.types import TokenMask
 from omlx.engine.vision.spans import words_before
@@ -40,7 +40,7 @@ class TokenSampler:
 
     places: list[Draw]
     mask: TokenMask | None = None
-    ahead: Lookahead | None = None
+    advance: Callable[[int], bool] | None = None
     tokens: list[mx.array] = field(default_factory=list)
     ended: bool = False
     bare: bool = field(init=False)
@@ -67,8 +67,8 @@ class TokenSampler:
                 place.history = history[-place.sampler.sampling.history :]
         if not self.ended:
             self.tokens.append(chosen)
-            if self.ahead is not None:
-                self.ended = not self.ahead.advance(cast(int, chosen.item()))
+            if self.advance is not None:
+                self.ended = not self.advance(cast(int, chosen.item()))
         return chosen
 
     def draft(self, limit: int, output: mx.array, sample: Sample, step: Step) -> None:
@@ -98,8 +98,8 @@ def token_sampler(rows: Sequence[tuple[Row, RowSampler]]) -> Iterator[TokenSampl
             known = words_before(row.tokens, row.request.spans, at, sampler.sampling.history)
             history = mx.array(known, mx.uint32)
         places.append(Draw(sampler, at, history))
-    with nullcontext() if mask is None else Lookahead(mask) as ahead:
-        yield TokenSampler(places, mask, ahead)
+    with nullcontext() if mask is None else lookahead(mask) as advance:
+        yield TokenSampler(places, mask, advance)
 
 
 class SampledDrafter(Drafter):
