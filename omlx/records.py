@@ -108,26 +108,17 @@ class RequestStats:
     predicted_ms: float  # from the first output token to the last
     seed: int
     drafters: dict[str, DrafterStats]
-    speculation: Reason
-    """Reason why speculation ran for this request or not."""
-    strategy: str = "auto"
-    """Strategy of the request, reduced to the model's drafters."""
-    strategy_notes: tuple[Reason, ...] = ()
-    """Replaced parts of the requested strategy."""
+    speculation: Reason  # why it ran for this request or not
+    strategy: str = "auto"  # of the request, reduced to the model's drafters
+    strategy_notes: tuple[Reason, ...] = ()  # replaced parts of the requested strategy
     gates: dict[str, Gate] = field(default_factory=dict)
     image_n: int = 0  # of `prompt_n`: show images
-    speedup: float | None = None
-    """Ratio — estimate of throughput over plain decoding's, in the timed steps."""
-    step_deviation: float = 0.0
-    """Share of the timed steps' seconds by which they differ from their estimates."""
-    restarts: int = 0
-    """Count — recomputations of all tokens after a failure of the device."""
-    context_n: int = 0
-    """Tokens — context length of the model; 0 if unknown."""
-    displaced: int = 0
-    """Count — pauses in which the row was given to more urgent requests."""
-    earlier_n: int = 0
-    """Tokens — those counted of earlier generations of an answer with tool calls."""
+    speedup: float | None = None  # estimate of plain time / time, in the timed steps
+    step_deviation: float = 0.0  # share of the timed seconds by which steps differ from estimates
+    restarts: int = 0  # recomputations of all tokens after a failure of the device
+    context_n: int = 0  # context length of the model; 0 if unknown
+    displaced: int = 0  # pauses in which the row was given to more urgent requests
+    earlier_n: int = 0  # tokens of earlier generations of an answer with tool calls
 
     @property
     def context_left(self) -> int | None:

@@ -41,42 +41,29 @@ class FaultKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-TEXTS: Final[tuple[tuple[str, FaultKind], ...]] = (
+TEXTS: Final[tuple[tuple[FaultKind, tuple[str, ...]], ...]] = (
     # Metal's MTLCommandBufferError as mlx quotes it: "[METAL] Command buffer execution failed:
     # Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
-    ("CallbackErrorOutOfMemory", FaultKind.OUT_OF_MEMORY),
-    ("Insufficient Memory", FaultKind.OUT_OF_MEMORY),
-    ("CallbackErrorTimeout", FaultKind.TIMEOUT),
-    ("Caused GPU Timeout Error", FaultKind.TIMEOUT),
-    ("CallbackErrorImpactingInteractivity", FaultKind.INTERACTIVITY),
-    ("Impacting Interactivity", FaultKind.INTERACTIVITY),
-    ("CallbackErrorSubmissionsIgnored", FaultKind.IGNORED),
-    ("Ignored (for causing prior/excessive GPU errors)", FaultKind.IGNORED),
-    ("CallbackErrorHang", FaultKind.HANG),
-    ("Caused GPU Hang Error", FaultKind.HANG),
-    ("CallbackErrorInnocentVictim", FaultKind.VICTIM),
-    ("Innocent Victim of GPU error", FaultKind.VICTIM),
-    ("CallbackErrorInvalidResource", FaultKind.INVALID_RESOURCE),
-    ("Invalid Resource", FaultKind.INVALID_RESOURCE),
-    ("CallbackErrorPageFault", FaultKind.PAGE_FAULT),
-    ("Caused GPU Address Fault Error", FaultKind.PAGE_FAULT),
-    # mlx's allocators (backend/metal/allocator.cpp, backend/cuda/allocator.cpp).
-    ("malloc] Unable to allocate", FaultKind.OUT_OF_MEMORY),
-    ("std::bad_alloc", FaultKind.OUT_OF_MEMORY),
-    ("[metal::malloc]", FaultKind.OUT_OF_MEMORY),
+    (FaultKind.OUT_OF_MEMORY, ("CallbackErrorOutOfMemory", "Insufficient Memory")),
+    (FaultKind.TIMEOUT, ("CallbackErrorTimeout", "Caused GPU Timeout Error")),
+    (FaultKind.INTERACTIVITY, ("CallbackErrorImpactingInteractivity", "Impacting Interactivity")),
+    (FaultKind.IGNORED, ("CallbackErrorSubmissionsIgnored",)),
+    (FaultKind.IGNORED, ("Ignored (for causing prior/excessive GPU errors)",)),
+    (FaultKind.HANG, ("CallbackErrorHang", "Caused GPU Hang Error")),
+    (FaultKind.VICTIM, ("CallbackErrorInnocentVictim", "Innocent Victim of GPU error")),
+    (FaultKind.INVALID_RESOURCE, ("CallbackErrorInvalidResource", "Invalid Resource")),
+    (FaultKind.PAGE_FAULT, ("CallbackErrorPageFault", "Caused GPU Address Fault Error")),
+    # mlx's allocators (backend/metal/allocator.cpp, backend/cuda/allocator.cpp), and CUDA's.
+    (
+        FaultKind.OUT_OF_MEMORY,
+        ("malloc] Unable to allocate", "std::bad_alloc", "[metal::malloc]", "out of memory"),
+    ),
     # CUDA (cudaGetErrorString); a sticky error makes every later call fail, too.
-    ("out of memory", FaultKind.OUT_OF_MEMORY),
-    ("an illegal memory access was encountered", FaultKind.IGNORED),
-    ("unspecified launch failure", FaultKind.IGNORED),
-    ("the launch timed out and was terminated", FaultKind.IGNORED),
+    (FaultKind.IGNORED, ("an illegal memory access was encountered", "unspecified launch failure")),
+    (FaultKind.IGNORED, ("the launch timed out and was terminated",)),
     # Any other error of a command buffer, an event or a primitive's kernel.
-    ("[METAL]", FaultKind.FAILED),
-    ("[Event::", FaultKind.FAILED),
-    ("[Fence::", FaultKind.FAILED),
-    ("::eval_cpu]", FaultKind.FAILED),
-    ("::eval_gpu]", FaultKind.FAILED),
-    ("cuda", FaultKind.FAILED),
-    ("cublas", FaultKind.FAILED),
+    (FaultKind.FAILED, ("[METAL]", "[Event::", "[Fence::", "::eval_cpu]", "::eval_gpu]")),
+    (FaultKind.FAILED, ("cuda", "cublas")),
 )
 """Parts of mlx's error texts, the specific ones first."""
 
@@ -112,7 +99,8 @@ def kind_of(error: BaseException) -> FaultKind | None:
     if type(error) is not RuntimeError or text.startswith(FILES):
         return None
     unknown = FaultKind.UNKNOWN if text.startswith("[") else None
-    return next((kind for part, kind in TEXTS if part in text), unknown)
+    known = (kind for kind, parts in TEXTS if any(part in text for part in parts))
+    return next(known, unknown)
 
 
 @dataclass(frozen=True, slots=True)

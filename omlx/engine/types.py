@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
@@ -277,10 +277,8 @@ class Failed:
 Event: TypeAlias = PrefillProgress | TokensCommitted | Finished | Failed
 
 
-class EventSink(Protocol):
-    """Receiver of one step's events. Called on the engine thread; must not block."""
-
-    def __call__(self, events: Sequence[Event], /) -> None: ...
+EventSink: TypeAlias = Callable[[Sequence[Event]], None]
+"""Receiver of one step's events. Called on the engine thread; must not block."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_flatten, tree_map, tree_reduce
 from mlx_lm.models.cache import (
     ArraysCache,
     CacheList,
@@ -164,8 +164,7 @@ def weight_bytes(model: Model) -> int:
     """Bytes of a model's parameters: what a pass reads at most. 0 if it has none."""
     if not isinstance(model, nn.Module):
         return 0
-    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return sum(array.nbytes for _, array in parameters)
+    return int(tree_reduce(lambda total, array: total + array.nbytes, model.parameters(), 0))
 
 
 def float_bytes(model: Model) -> int:

@@ -8,7 +8,6 @@ token yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, cast
 
@@ -43,15 +42,6 @@ from omlx.engine.step.plan import (
 from omlx.engine.step.row import CacheSizes
 from omlx.engine.types import Traits
 from omlx.engine.vision.reader import Vision
-from omlx.engine.vision.spans import ImageSpan
-
-
-@dataclass(slots=True)
-class _Row:
-    sampler: RowSampler
-    top_logprobs: int | None
-    prompt_logprobs: int | None
-    spans: tuple[ImageSpan, ...] = ()
 
 
 class Runner:
@@ -80,7 +70,8 @@ class Runner:
         self.traits = whole or traits(make_cache())
         self.vision = vision
         self.listener: Listener | None = None
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, Open] = {}
+        self._samplers: dict[int, RowSampler] = {}
         self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
 
     def launch(self, step: Step) -> Launch:
@@ -165,10 +156,11 @@ class Runner:
     def _apply_one(self, op: CacheOp, loads: Mapping[int, Loaded]) -> None:
         self.caches.apply(op, loads)
         if isinstance(op, Open):
-            sampler = RowSampler(op.sampling, self.vocab_size)
-            self._rows[op.row] = _Row(sampler, op.top_logprobs, op.prompt_logprobs, op.spans)
+            self._rows[op.row] = op
+            self._samplers[op.row] = RowSampler(op.sampling, self.vocab_size)
         elif isinstance(op, Drop):
             self._rows.pop(op.row, None)
+            self._samplers.pop(op.row, None)
         elif isinstance(op, Forget) and self.vision is not None:
             self.vision.forget(op)
 
@@ -231,7 +223,7 @@ class Runner:
         )
         with self.caches.reading(forward, marked=marked) as cache:
             logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
-        samplers = [self._rows[row].sampler for row in forward.rows]
+        samplers = [self._samplers[row] for row in forward.rows]
         bare = all(map(attrgetter("bare"), samplers))
         draws: list[Draw] = []
         for i, window in enumerate(() if bare else windows):
@@ -326,7 +318,7 @@ class Runner:
     def _history(self, window: Window, tokens: mx.array, upto: int) -> mx.array:
         """The tokens that penalties see at a position, as if the draft up to it were accepted."""
         known = mx.concatenate([mx.array(window.history, mx.uint32), tokens[:upto]])
-        return known[-self._rows[window.row].sampler.sampling.history :]
+        return known[-self._rows[window.row].sampling.history :]
 
 
 def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:

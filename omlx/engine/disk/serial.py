@@ -59,21 +59,4 @@ def _name(dtype: mx.Dtype) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-_DTYPES = {
-    _name(dtype): dtype
-    for dtype in (
-        mx.bool_,
-        mx.uint8,
-        mx.uint16,
-        mx.uint32,
-        mx.uint64,
-        mx.int8,
-        mx.int16,
-        mx.int32,
-        mx.int64,
-        mx.float16,
-        mx.float32,
-        mx.bfloat16,
-        mx.complex64,
-    )
-}
+_DTYPES = {_name(value): value for value in vars(mx).values() if isinstance(value, mx.Dtype)}

@@ -74,7 +74,7 @@ class PrefixReuse:
 
         There is none where logprobs of the prompt are requested: cached prefixes have no logits.
         """
-        if self._unused(row):
+        if self.unused(row):
             return None
         if self._bounds is not None and row.request.spans:
             return None  # images move the ends of chunks
@@ -96,7 +96,7 @@ class PrefixReuse:
 
     def restore(self, row: Row, match: PrefixMatch | None) -> list[CacheOp]:
         """Count a hit or a miss; restore the row."""
-        if self._unused(row):
+        if self.unused(row):
             return []
         self._branches[row.id] = self._branch(row, _length(match))
         self.index.use(row.id, match)
@@ -206,7 +206,8 @@ class PrefixReuse:
             disk=DiskStats(self._no_disk) if self.disk is None else self.disk.stats(),
         )
 
-    def _unused(self, row: Row) -> bool:
+    def unused(self, row: Row) -> bool:
+        """Whether a row is computed without cached prefixes."""
         scored = row.request.prompt_logprobs is not None
         return self.off_reason is not None or scored or row.cold
 
@@ -265,15 +266,11 @@ class Opening:
 
     def open(self, row: Row) -> list[CacheOp]:
         """Start a row from the longest cached prefix; `restoring` if the disk may have more."""
-        request, row_id = row.request, row.id
-        prompt_logprobs = request.prompt_logprobs
-        ops: list[CacheOp] = [
-            Open(row_id, request.sampling, request.top_logprobs, prompt_logprobs, request.spans)
-        ]
+        request, logprobs = row.request, (row.request.top_logprobs, row.request.prompt_logprobs)
+        ops: list[CacheOp] = [Open(row.id, request.sampling, *logprobs, request.spans)]
         match = self._prefix.match(row)
-        usable = self._prefix.off_reason is None and prompt_logprobs is None and not row.cold
-        disk = self._disk if usable else None
-        if disk is not None and disk.begin(row_id, row.tokens, _length(match)):
+        disk = None if self._prefix.unused(row) else self._disk
+        if disk is not None and disk.begin(row.id, row.tokens, _length(match)):
             row.start(0, restoring=True)
             return ops
         self._start(row, _length(match))

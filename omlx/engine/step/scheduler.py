@@ -167,7 +167,7 @@ class Scheduler:
             if displaced is None:
                 return
             queue.displace(displaced, self.speculator)
-            self._release(displaced)
+            self._free(displaced)
             self._remove_done()
 
     def _open(self, row: Row) -> None:
@@ -343,11 +343,11 @@ class Scheduler:
     def _finish(self, row: Row, reason: FinishReason, stop_token: int | None) -> Finished:
         """End a request, and free the row."""
         stats = request_stats(row, self.speculator, self.queue.limits.context_length)
-        self._release(row)
+        self._free(row)
         return Finished(row.request.id, reason, stats, stop_token)
 
-    def _release(self, row: Row) -> None:
-        """Free an admitted row. Save the cache as a prefix."""
+    def _free(self, row: Row, *, proven: bool = True) -> None:
+        """Free a row, if it was admitted; if its cache is `proven`, save that as a prefix."""
         row_id, admitted = row.id, row.status is not Status.WAITING
         row.move(Status.DONE)
         self._ended = True
@@ -355,37 +355,30 @@ class Scheduler:
             return
         self.opening.drop(row_id)
         client, freed = self.memory_client, self._sizes.row_bytes(row_id)
-        keep = row_id not in self.batch.members or client.may_copy(row_id)
+        keep = proven and (row_id not in self.batch.members or client.may_copy(row_id))
         self.ops.next += self.batch.remove(row_id, keep_cache=keep)
         room = partial(self.memory.headroom, freed, client.copied) if keep else None
+        if not proven:
+            unsaved = self.ops.discard(row_id)
+            self.ops.next += self.prefix.forget(unsaved)
         self.ops.next += self.prefix.close(row, room)
-        self.speculator.store(row)
+        if proven:
+            self.speculator.store(row)
         self.speculator.drop(row_id)
-        self.ops.next += [*self.looks.release(row_id), Drop(row_id)]
+        forget = self.looks.release if proven else self.looks.fail
+        self.ops.next += [*forget(row_id), Drop(row_id)]
 
     def _fail(self, row: Row, error: Exception) -> Failed:
         """End a request with an error."""
-        self._give_up(row)
+        self._free(row, proven=False)
         if isinstance(error, NonFiniteLogits):
             self.clear_prefixes()  # any cached prefix may hold what the fault left
         return failed(row.request, error)
 
     def _restart(self, row: Row, *, cold: bool) -> None:
         """Compute a row's tokens again, in a new row that continues the same answer."""
-        self._give_up(row)
+        self._free(row, proven=False)
         self.queue.requeue(row, cold=cold)
-
-    def _give_up(self, row: Row) -> None:
-        """Free a row. Its cache is unproven: nothing of it is saved."""
-        row_id = row.id
-        row.move(Status.DONE)
-        self._ended = True
-        self.opening.drop(row_id)
-        self.ops.next += self.batch.remove(row_id, keep_cache=False)
-        self.speculator.drop(row_id)
-        unsaved = self.ops.discard(row_id)
-        self.ops.next += self.prefix.forget(unsaved) + self.prefix.close(row)
-        self.ops.next += [*self.looks.fail(row_id), Drop(row_id)]
 
     def check(self) -> None:
         """Raise AssertionError if records contradict each other. For tests, after every step."""

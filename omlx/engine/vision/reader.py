@@ -84,18 +84,18 @@ class View:
 class AxialRope(nn.Module):
     """Rotary embedding for offsets and `Axes`; the layer's own turns offsets.
 
-    `sections` are the frequencies of each axis, side by side or interleaved. Source: M-RoPE, arXiv
-    2409.12191; interleaved, arXiv 2511.21631.
+    Source: M-RoPE, arXiv 2409.12191; interleaved, arXiv 2511.21631.
     """
 
-    def __init__(self, plain: Any, sections: Sequence[int], *, interleaved: bool) -> None:
+    def __init__(self, plain: Any, rotary: Rotary) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # mlx has no type for it
         self.plain = plain
-        axis = [i for i, width in enumerate(sections) for _ in range(width)]
-        if interleaved:
+        axis = [i for i, width in enumerate(rotary.sections) for _ in range(width)]
+        if rotary.interleaved:
             axis = [0] * (plain.dims // 2)
             for i in (1, 2):
-                axis[i : 3 * sections[i] : 3] = [i] * len(axis[i : 3 * sections[i] : 3])
+                places = slice(i, 3 * rotary.sections[i], 3)
+                axis[places] = [i] * len(axis[places])
         self._axis = mx.array(axis)
         exponents = mx.arange(0, plain.dims, 2, dtype=mx.float32) / plain.dims
         self._frequencies = plain.base**-exponents
@@ -201,11 +201,9 @@ class Vision:
         layers = self.body.layers
         for i, layer in enumerate(layers):
             if self.seeing.rotary is not None and "self_attn" in layer:
-                rotary, attention = self.seeing.rotary, layer.self_attn
+                attention = layer.self_attn
                 if not isinstance(attention.rope, AxialRope):
-                    attention.rope = AxialRope(
-                        attention.rope, rotary.sections, interleaved=rotary.interleaved
-                    )
+                    attention.rope = AxialRope(attention.rope, self.seeing.rotary)
             if i < self.seeing.marks and not isinstance(layer, Caller):
                 layers[i] = Caller(layer, partial(_marked, i))
 

@@ -15,6 +15,7 @@ from omlx.engine.device.payloads import (
 )
 from omlx.engine.device.sampling import RowSampler
 from omlx.engine.disk.tier import LOAD_BYTES, DiskTier
+from omlx.engine.piece import Layout
 from omlx.engine.prefix.index import PrefixIndex
 from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.step.row import Row
@@ -96,10 +97,10 @@ class DraftPrefixes:
     ) -> None:
         self._make_cache = make_cache
         self._kept = Payloads(make_cache)
-        self._index: PrefixIndex | None = None
-        if max_bytes is not None and uncacheable(make_cache()) is None:
-            self._index = PrefixIndex(layout_of(model, make_cache), block_tokens, max_bytes)
-        self._disk = disk if self._index is not None else None
+        self._off = max_bytes is None or uncacheable(make_cache()) is not None
+        layout = Layout(0) if self._off else layout_of(model, make_cache)
+        self._index = PrefixIndex(layout, block_tokens, max_bytes or 0)
+        self._disk = None if self._off else disk
         self._fetching: dict[int, tuple[list[int], list[Payload]]] = {}
         if self._disk is not None:
             self._disk.dump = self._kept.to_record
@@ -130,7 +131,6 @@ class DraftPrefixes:
 
     def _take(self, row: int, words: list[int], payloads: list[Payload]) -> None:
         """Store a prefix that came from disk."""
-        assert self._index is not None
         assert self._disk is not None
         pieces, evicted = self._index.insert(row, words)
         self._evict(evicted)
@@ -145,13 +145,11 @@ class DraftPrefixes:
             self._disk.evicted(pieces)
 
     def length(self, words: list[int]) -> int:
-        match = None if self._index is None else self._index.match(words)
+        match = self._index.match(words)
         return 0 if match is None else match.length
 
     def restore(self, row: int, words: list[int]) -> tuple[Cache, int]:
         """Return a cache of the longest prefix of `words`, with room for all, and its length."""
-        if self._index is None:
-            return self._make_cache(), 0
         match = self._index.match(words)
         self._index.use(row, match)
         if match is None:
@@ -164,7 +162,7 @@ class DraftPrefixes:
         """Return at how many tokens a catch-up stops to be saved, 0 for nowhere: at the prompt's
         stable end, where a cache resumes only at saved positions.
         """
-        if self._index is None or row.skipped or self._index.layout.resumes_anywhere:
+        if row.skipped or self._index.layout.resumes_anywhere:
             return 0
         return min(row.words_before(row.target.request.stable), row.size - 1)
 
@@ -172,7 +170,7 @@ class DraftPrefixes:
         """Store what the row's cache holds; it leaves a shared one."""
         name = row.target.id
         held = caches.held(name)
-        if self._index is not None and held and not row.skipped:
+        if held and not (self._off or row.skipped):
             words = row.words(0, held)
             pieces, evicted = self._index.insert(name, words)
             self._evict(evicted)
@@ -183,8 +181,7 @@ class DraftPrefixes:
 
     def release(self, row: int) -> None:
         """Forget a row."""
-        if self._index is not None:
-            self._index.release(row)
+        self._index.release(row)
         if self._disk is not None:
             self._disk.drop(row)
             self._fetching.pop(row, None)
@@ -193,18 +190,16 @@ class DraftPrefixes:
         """Evict all prefixes, on disk too."""
         if self._disk is not None:
             self._disk.clear()
-        if self._index is not None:
-            self._evict(self._index.clear())
+        self._evict(self._index.clear())
 
     def set_budget(self, max_bytes: int) -> None:
         """Store at most `max_bytes` from now on."""
-        if self._index is not None:
-            self._evict(self._index.evict(max_bytes))
-            self._index.max_bytes = max_bytes
+        self._evict(self._index.evict(max_bytes))
+        self._index.max_bytes = max_bytes
 
     def cache_bytes(self, tokens: int) -> int:
         """Return the bytes of a KV cache of so many tokens; 0 where its layout is unknown."""
-        return 0 if self._index is None else self._index.layout.cache_bytes(tokens)
+        return self._index.layout.cache_bytes(tokens)
 
     @property
     def nbytes(self) -> int:
@@ -212,6 +207,5 @@ class DraftPrefixes:
 
     def check(self) -> None:
         """Raise AssertionError if the index counts fewer bytes than are stored."""
-        if self._index is not None:
-            self._index.check()
-            assert self._index.nbytes >= self._kept.nbytes
+        self._index.check()
+        assert self._index.nbytes >= self._kept.nbytes
