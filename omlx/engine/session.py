@@ -14,8 +14,10 @@ from omlx.engine.device.payloads import copy, of_kind
 from omlx.engine.disk.record import FORMAT, Part, Record, Spec, TokenChain, nbytes_of, with_rows
 from omlx.engine.disk.serial import spec_of
 from omlx.engine.disk.tier import DiskTier
+from omlx.engine.disk.worker import DiskWorker
 from omlx.engine.loop import EngineLoop
-from omlx.engine.piece import Kind, Layout, Piece
+from omlx.engine.piece import Kind, Piece
+from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.errors import Reason
 
 
@@ -24,44 +26,26 @@ class StateStore:
     """Stored prefix states of a loaded model.
 
     `facts`: cache layout and device. `specs`: types and shapes of the arrays by kind; `growth`:
-    those of states that grow. Any thread may call, but for `hand_over`.
+    those of states that grow. The engine thread alone may call `prefix` and `tier`, any thread may
+    call the others.
     """
 
     facts: Mapping[str, str]
     block_tokens: int
+    prefix: PrefixReuse
+    tier: DiskTier
     _specs: Mapping[Kind, Spec]
     _growth: Growth | None
-    _layout: Layout
-    _loop: EngineLoop
-    _tier: DiskTier
 
-    def hand_over(self, tokens: Sequence[int]) -> None:
-        """Have the cached prefix of `tokens` written. Requires the engine thread."""
-        self._loop.scheduler.prefix.write(tokens)
-
-    def drain(self) -> bool:
-        """Hand over one more piece. Return whether some are left. Requires the engine thread."""
-        return self._tier.drain()
-
-    def wait_for_room(self, seconds: float) -> bool:
-        """Wait until the disk accepts more records."""
-        return self._tier.worker.wait_for_room(seconds)
+    @property
+    def worker(self) -> DiskWorker:
+        """Reads and writes records."""
+        return self.tier.worker
 
     def find(self, tokens: Sequence[int]) -> Future[tuple[int, list[Part]] | None]:
         """Find the longest stored prefix of `tokens` and its parts, once all writes are done."""
-        chain, layout = TokenChain(tokens, self.block_tokens), self._layout
-        return self._tier.worker.ask(lambda store: store.find(chain, layout, len(tokens)))
-
-    def read(self, part: Part) -> Future[Record | None]:
-        return self._tier.worker.ask(lambda store: store.read(part))
-
-    def write(self, record: Record) -> None:
-        self._tier.worker.write(record)
-
-    @property
-    def off(self) -> Reason | None:
-        """Reason why nothing is read or written now."""
-        return self._tier.stats().off
+        chain, layout = TokenChain(tokens, self.block_tokens), self.prefix.layout
+        return self.worker.ask(lambda store: store.find(chain, layout, len(tokens)))
 
     def fits(self, record: Record) -> bool:
         """Whether a record has types, shapes and size of this model's arrays."""
@@ -129,7 +113,7 @@ def open_states(loop: EngineLoop) -> StateStore | Reason:
     facts = {"format": str(FORMAT), "layout": layout, "device": device_kind()}
     block_tokens = prefix.index.block_tokens
     growth = _growth(loaded.model, cache) if prefix.layout.growth_bytes else None
-    return StateStore(facts, block_tokens, specs, growth, prefix.layout, loop, prefix.disk)
+    return StateStore(facts, block_tokens, prefix, prefix.disk, specs, growth)
 
 
 def _growth(model: Model, cache: Cache) -> Growth:

@@ -187,9 +187,8 @@ class DiskTier:
         self.worker.clear()
 
     def stats(self) -> DiskStats:
-        state = self.worker.state
-        off = state.off or self.worker.paused
-        return replace(state, off=off, hits=self.hits, hit_tokens=self.hit_tokens)
+        hits, tokens = self.hits, self.hit_tokens
+        return replace(self.worker.state, off=self.worker.off, hits=hits, hit_tokens=tokens)
 
     def _touch(self, tokens: Sequence[int], piece: int) -> None:
         now = time.monotonic()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from omlx.engine.disk.folder import DiskBudget, Fingerprint, StoreAccess, Work, just_open
 from omlx.engine.disk.record import Part, Record, Run, TokenChain, join
@@ -67,7 +67,7 @@ class DiskWorker:
         self._wake = wake
         self._after = after
         self._urgent: deque[Fetch | Work] = deque()
-        self._writes: deque[Record | Work] = deque()
+        self._writes: deque[Record | Query[Any]] = deque()
         self._waiting = 0
         self._serving: Fetch | None = None
         self._closing = False
@@ -81,9 +81,9 @@ class DiskWorker:
         return self._access.state
 
     @property
-    def paused(self) -> Reason | None:
-        """Reason why nothing is written."""
-        return self._access.paused
+    def off(self) -> Reason | None:
+        """Reason why nothing is read or written, or nothing is written."""
+        return self.state.off or self._access.paused
 
     @property
     def has_room(self) -> bool:
@@ -123,17 +123,14 @@ class DiskWorker:
 
     def touch(self, chain: TokenChain) -> None:
         """Note that the longest stored prefix of `chain` is in use."""
-        longest = len(chain)
-        with self._changed:
-            self._writes.append(
-                lambda store: store.touch(store.find(chain, self._layout, longest)[1])
-            )
-            self._changed.notify_all()
+        self.ask(lambda store: store.touch(store.find(chain, self._layout, len(chain))[1]))
+
+    def read(self, part: Part) -> Future[Record | None]:
+        """Read a record behind all earlier writes."""
+        return self.ask(lambda store: store.read(part))
 
     def clear(self) -> None:
-        """Delete all, also what waits to be written; if the disk cannot be used now, as soon as it
-        can.
-        """
+        """Delete all, also what waits to be written, as soon as the disk can be used."""
         with self._changed:
             for job in self._writes:
                 if isinstance(job, Query):
@@ -225,7 +222,7 @@ class DiskWorker:
                 break
         fetch.finish(length if length > fetch.least else 0)
         self._wake()
-        if self.paused is None:
+        if self._access.paused is None:
             store.touch(parts)
 
 

@@ -153,9 +153,9 @@ class SessionEndpoints:
         if not isinstance(states, Reason):
             model, tokens = self._pool.resolve(session.model).id, tuple(session.tokens)
             await self._prefill.fill(model, tokens, beside=True)
-            await asyncio.wrap_future(self._engine.call(partial(states.hand_over, tokens)))
-            while await asyncio.wrap_future(self._engine.call(states.drain)):
-                await asyncio.to_thread(states.wait_for_room, _ROOM_S)
+            await asyncio.wrap_future(self._engine.call(partial(states.prefix.write, tokens)))
+            while await asyncio.wrap_future(self._engine.call(states.tier.drain)):
+                await asyncio.to_thread(states.worker.wait_for_room, _ROOM_S)
             found = await asyncio.wrap_future(states.find(tokens))
             restored, overlapping = found or (0, [])
             parts = list({part.id: part for part in overlapping}.values())
@@ -196,7 +196,7 @@ class SessionEndpoints:
                 found = await asyncio.wrap_future(states.find(tokens))
                 restored, _ = found or (0, [])
                 if restored < session.restored:
-                    reason = states.off or Reason("session.no_room")
+                    reason = states.worker.off or Reason("session.no_room")
             if restored < len(tokens) and min(tokens) >= 0:
                 _, computed = await self._prefill.fill(lease.served.id, tokens, beside=True)
         finally:
@@ -260,7 +260,7 @@ def _obstacle(
 def _stored(states: StateStore, parts: Sequence[Part]) -> Iterator[Record]:
     """Yield the records of stored states. Raises Overloaded for one evicted meanwhile."""
     for part in parts:
-        record = states.read(part).result()
+        record = states.worker.read(part).result()
         if record is None:
             raise Overloaded("session.evicted")
         yield record
@@ -271,10 +271,10 @@ def _load(file: BinaryIO, session: Session, states: StateStore) -> None:
     for record in read_states(file, session, states.block_tokens):
         if not states.fits(record):
             raise Damaged("its arrays are not those of the model")
-        while not states.wait_for_room(_ROOM_S):
-            if states.off is not None:
+        while not states.worker.wait_for_room(_ROOM_S):
+            if states.worker.off is not None:
                 return
-        states.write(record)
+        states.worker.write(record)
 
 
 def _shown(session: Session, *, reason: Reason | None, **figures: object) -> Response:

@@ -29,7 +29,7 @@ class Written:
 
     has_room = True
     state = DiskStats()
-    paused = None
+    off = None
 
     def __init__(self) -> None:
         self.ids: set[RecordId] = set()

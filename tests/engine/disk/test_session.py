@@ -34,15 +34,15 @@ def opened(bench: DiskBench) -> StateStore:
 def save(bench: DiskBench, tokens: list[int], path: Path) -> Session:
     """Save the states of a prompt that a loop has computed."""
     states = opened(bench)
-    states.hand_over(tokens)
-    while states.drain():
+    states.prefix.write(tokens)
+    while states.tier.drain():
         bench.step()
     found = states.find(tokens).result(PATIENCE_S)
     assert found is not None
     spans = [(part.kind, part.id.start, part.id.stop) for part in found[1]]
     session = head(tokens, restored=found[0], states=list(dict.fromkeys(spans)))
     parts = {part.id: part for part in found[1]}.values()
-    records = [states.read(part).result(PATIENCE_S) for part in parts]
+    records = [states.worker.read(part).result(PATIENCE_S) for part in parts]
     write_session(path, session, [record for record in records if record is not None])
     return session
 
@@ -68,7 +68,7 @@ def test_states_of_a_file_restore_the_same_tokens(family: str, tmp_path: Path) -
         assert read_head(stream) == session
         for record in read_states(stream, session, states.block_tokens):
             assert states.fits(record)
-            states.write(record)
+            states.worker.write(record)
         assert states.find(session.tokens).result(PATIENCE_S)[0] == kept
         bench.run(follow_up)
         assert bench.stats("b").cached_n == kept
@@ -111,10 +111,10 @@ def test_arrays_of_another_shape_do_not_fit(tmp_path: Path) -> None:
         asked = request("a", prompt(20), max_tokens=1)
         bench.run(asked)
         states = opened(bench)
-        states.hand_over(asked.tokens[:16])
-        bench.until(lambda: not states.drain())
+        states.prefix.write(asked.tokens[:16])
+        bench.until(lambda: not states.tier.drain())
         _, parts = states.find(asked.tokens[:16]).result(PATIENCE_S)
-        record = states.read(parts[0]).result(PATIENCE_S)
+        record = states.worker.read(parts[0]).result(PATIENCE_S)
         assert states.fits(record)
         turned = {"bfloat16": [1, 8]}
         for spec in (turned, [turned, *record.spec[1:]], record.spec[:-1]):
