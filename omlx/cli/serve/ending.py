@@ -47,6 +47,9 @@ _DEAD_STOP_S: Final = 7.0
 _CANCEL_S: Final = 2
 """Seconds between failing open requests and cancelling the remaining ones."""
 
+_CLOSE_S: Final = 3.0
+"""Seconds for the client's part in closing TLS, once nothing is left to send."""
+
 _LOOK_EVERY_S: Final = 0.1
 _FRAMES: Final = 4
 """Calls — logged of a hanging thread, innermost first."""
@@ -156,6 +159,11 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._monitor.drain()
+        for server in self.servers:
+            server.close()
+        # From Python 3.12 on uvicorn would also wait for TLS handshakes, a minute for one that is
+        # never completed. Connections with requests are known to it, and waited for, without them.
+        self.servers = []
         closing = asyncio.create_task(self._close_idle())
         try:
             await super().shutdown(sockets)
@@ -166,13 +174,22 @@ class Server(uvicorn.Server):
         """Close idle connections until cancelled.
 
         uvicorn closes those that it knows once, and then waits for all: one that was being accepted
-        at that moment would hold the process for the whole drain.
+        at that moment would hold the process for the whole drain, and one whose client does not
+        answer that TLS ends, for half a minute.
         """
+        closing: dict[object, float] = {}
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
+            now = time.monotonic()
             for connection in list(self.server_state.connections):
-                with suppress(ProtocolError):  # of a connection whose answer broke off
-                    connection.shutdown()
+                transport = connection.transport
+                if not transport.is_closing():
+                    with suppress(ProtocolError):  # of a connection whose answer broke off
+                        connection.shutdown()
+                    continue
+                waited = now - closing.setdefault(connection, now)
+                if waited > _CLOSE_S and not transport.get_write_buffer_size():
+                    transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal, end at once after a second.

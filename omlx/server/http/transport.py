@@ -155,6 +155,10 @@ class TimeoutProtocol(H11Protocol):
         super().data_received(data)
         self._update_head_timer()
 
+    def shutdown(self) -> None:
+        if not self.transport.is_closing():  # asyncio cannot abort TLS that was closed twice
+            super().shutdown()
+
     def handle_events(self) -> None:
         super().handle_events()
         self._close_if_ambiguous()
