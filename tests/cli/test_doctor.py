@@ -209,6 +209,7 @@ def test_without_a_model_only_links_are_measured(alone: Path, capsys: Capture) -
     assert "µs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_follower_of_this_machine_searches_where_the_leader_does(
     alone: Path, capsys: Capture
 ) -> None:
@@ -219,6 +220,7 @@ def test_a_follower_of_this_machine_searches_where_the_leader_does(
     assert line.split()[2] == "="
 
 
+@pytest.mark.slow
 def test_another_copy_of_the_model_is_named(alone: Path, capsys: Capture) -> None:
     copy = alone / "other" / TARGET
     shutil.copytree(BUNDLED / TARGET, copy)
@@ -231,6 +233,7 @@ def test_another_copy_of_the_model_is_named(alone: Path, capsys: Capture) -> Non
     assert "config.json" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "part"),
     few(

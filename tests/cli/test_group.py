@@ -87,6 +87,7 @@ def refusal(home: Path, changes: dict[str, Any], *flags: str, **options: Any) ->
     return [line for line in running.lines if line.startswith("omlx: ")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few(OTHERS, "weights"))
 def test_what_differs_on_a_follower_is_named(name: str, tmp_path: Path) -> None:
     changes, parts = OTHERS[name]

@@ -137,6 +137,7 @@ def test_a_hang_is_said_to_every_client_and_ends_the_process(
     assert "Traceback" not in server.errors
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_server_that_hangs_without_the_time_of_a_drain(server: Hanging) -> None:
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(server.http.post, "/v1/chat/completions", json=LONG)
@@ -149,6 +150,7 @@ def test_a_signal_ends_a_server_that_hangs_without_the_time_of_a_drain(server: H
     assert "Traceback" not in server.errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", few((signal.SIGTERM, signal.SIGINT), signal.SIGINT))
 def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) -> None:
     with ThreadPoolExecutor(1) as pool:

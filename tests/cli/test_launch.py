@@ -19,6 +19,7 @@ from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.inside import omlx
 from tests.cli.serving import Serving, serving
+from tests.lanes import few
 from tests.server.running import TARGET
 
 MODEL = "target"
@@ -80,7 +81,7 @@ def report(home: Path) -> dict[str, Any]:
     return record
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", few(AGENTS, every=3))
 def test_the_program_gets_its_arguments_the_model_and_the_key(
     server: Serving, home: Path, programs: Path, agent: str
 ) -> None:

@@ -186,6 +186,7 @@ def outcome(gate: dict[str, Any]) -> dict[str, Any]:
     return {"state": gate["state"], "code": gate["reason"] and gate["reason"]["code"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("named", "code"),
     [

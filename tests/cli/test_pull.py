@@ -322,6 +322,7 @@ def test_offline_is_offline(hub: Hub, tmp_path: Path) -> None:
     assert hub.seen == []
 
 
+@pytest.mark.slow
 def test_a_server_fetches_a_declared_draft_and_uses_it(hub: Hub, tmp_path: Path) -> None:
     hub.add("org/big", DEMO / "target", package("org/small"))
     hub.add("org/small", DEMO / "draft")

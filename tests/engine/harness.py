@@ -55,9 +55,7 @@ FEW_HEATED = few(
     HEATED,
     ("llama", WARM),
     ("gemma3_text", GREEDY),
-    ("qwen3_next", GREEDY),
     ("recurrent_gemma", WARM),
-    ("deepseek_v3", GREEDY),
 )
 MAX_STEPS = 1200
 

@@ -35,13 +35,13 @@ def pairwise(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
 
 
 def in_turn(parameters: Mapping[str, Sequence[Any]]) -> list[Case]:
-    """A pairwise cover of all parameters but the first, whose values take turns, each twice.
+    """A pairwise cover of all parameters but the first, whose values take turns.
 
     A slow lane with the full product has the other pairs.
     """
     (first, values), *others = parameters.items()
     cover = pairwise(dict(others))
-    turns = range(max(len(cover), 2 * len(values)))
+    turns = range(max(len(cover), len(values)))
     return [{first: values[i % len(values)], **cover[i % len(cover)]} for i in turns]
 
 

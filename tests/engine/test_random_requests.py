@@ -187,7 +187,13 @@ class Company:
 
 @pytest.mark.parametrize("seed", few((0, 1), 1))
 @pytest.mark.parametrize(
-    "family", ["llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"]
+    "family",
+    few(
+        ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"),
+        "gemma3_text",
+        "falcon_h1",
+        "llama4",
+    ),
 )
 def test_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
     company = Company(family, seed)

@@ -29,6 +29,7 @@ from omlx.engine.types import CalibrationState, Limits, Request, Sampling, Specu
 from omlx.exactness import Bounds, Exactness
 from tests import zoo
 from tests.engine.harness import Bench, facts, model, noisy
+from tests.lanes import few
 
 SHORT = 340
 """Tokens of context: enough for a chunk and a half."""
@@ -98,7 +99,7 @@ def test_numbers_that_are_not_finite_cannot_be_measured() -> None:
         measured(Uneven(model("llama"), even=16, scale=float("nan")))
 
 
-@pytest.mark.parametrize("family", ["llama", "falcon_h1"])
+@pytest.mark.parametrize("family", few(("llama", "falcon_h1"), "falcon_h1"))
 def test_answers_in_company_are_those_of_plain_decoding_alone(family: str) -> None:
     target = Uneven(model(family), even=3)
     prompts = [tuple((11 * i + j) % 60 + 1 for j in range(300)) for i in range(4)]

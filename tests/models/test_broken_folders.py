@@ -68,7 +68,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield server
 
 
-@pytest.mark.parametrize("name", few(BROKEN, *[*BROKEN][::4]))
+@pytest.mark.parametrize("name", few(BROKEN, *[*BROKEN][::8]))
 def test_a_broken_folder_is_a_clear_error(running: Running, name: str) -> None:
     before = footprint()
     with httpx.Client(base_url=running.url, timeout=60) as http, Neighbour(running.url) as good:

@@ -163,7 +163,7 @@ def good(running: Running) -> tuple[str, str]:
     return answer(running, "good")
 
 
-@pytest.mark.parametrize("name", few(SAME, every=5))
+@pytest.mark.parametrize("name", few(SAME, every=10))
 def test_a_folder_in_another_form_answers_the_same(
     running: Running, name: str, good: tuple[str, str]
 ) -> None:

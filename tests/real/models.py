@@ -47,7 +47,7 @@ TASKS: Final = (
 )
 LENGTHS: Final = (60, 90, 120, 200, 300, 400, 600, 900, 1200, 1600, 2000, 2400, 2800, 2950)
 COUNT: Final = 40
-QUICK: Final = (0, 8, 24)
+QUICK: Final = (0, 24)
 """Prompts of the tests that are not slow, of 37 to 150 tokens."""
 
 

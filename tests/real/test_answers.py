@@ -8,6 +8,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from tests.lanes import few
 from tests.real.models import SMOLLM2, ask
 from tests.server.running import Running
 
@@ -16,7 +17,7 @@ PARIS = "The capital of France is Paris."
 GOLDEN = {CAPITAL: PARIS, "What is the capital of Japan?": "The capital of Japan is Tokyo."}
 
 
-@pytest.mark.parametrize("question", GOLDEN)
+@pytest.mark.parametrize("question", few(GOLDEN, CAPITAL))
 def test_golden_answers(http: httpx.Client, question: str) -> None:
     answer = ask(http, question)
     text = b"".join(answer.tokens).decode()

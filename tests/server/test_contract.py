@@ -97,7 +97,7 @@ def test_a_thought_a_text_and_two_calls(tell: Tell, way: str) -> None:
 def test_a_stream_says_what_the_body_says(demo: Tell) -> None:
     for asked in ({}, {"think": True}):
         answers = [
-            demo("Say hello, then count.", way=way, limit=40, extra={"seed": 5}, **asked)
+            demo("Say hello, then count.", way=way, limit=16, extra={"seed": 5}, **asked)
             for way in WAYS
         ]
         first, second = ((each.text, each.reasoning, each.end, each.output) for each in answers)
@@ -247,11 +247,11 @@ def test_speculation_changes_no_token_of_any_dialect(demo: Tell, server: Running
     with DIALECTS["chat"].client(server.url) as client:
         drawn = {"seed": 7, "temperature": 0.7}
         turns = ("List three rivers, then list them again.",)
-        ask = Ask(turns, limit=48, think=True, extra=drawn | {"speculation": "off"})
+        ask = Ask(turns, limit=24, think=True, extra=drawn | {"speculation": "off"})
         expected = DIALECTS["chat"].whole(client, ask)
     for speculation, way in (("draft", "stream"), ("ngram", "whole")):
         extra = drawn | {"speculation": speculation}
-        said = demo(*turns, way=way, limit=48, think=True, extra=extra)
+        said = demo(*turns, way=way, limit=24, think=True, extra=extra)
         assert said.text == expected.text
         assert said.reasoning.strip() == expected.reasoning.strip()
         assert said.prompt == expected.prompt

@@ -20,6 +20,7 @@ from omlx.models.pool.borrowed_drafters import open_drafter
 from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.borrowed import weights_of
+from tests.lanes import few
 from tests.models.heads import declare, plain, random_head, save_directory, upstream
 from tests.server.dialects import user
 from tests.server.running import DRAFT, TARGET, Running, omlx
@@ -90,7 +91,7 @@ def status(running: Running) -> dict[str, Any]:
     return record["speculation"]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "block"])
+@pytest.mark.parametrize("kind", few(("eagle", "block"), "block"))
 def test_a_drafter_drafts_and_status_says_so(running: Running, kind: str) -> None:
     plainly = ask(running, speculation="off").choices[0].message.content
     for strategy in (kind, f"ngram;{kind}", "draft", "auto"):

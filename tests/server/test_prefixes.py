@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 
 from omlx.settings.schema import Settings
+from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.running import DRAFT, HYBRID, TARGET, Running, omlx
 
@@ -40,7 +41,7 @@ def cached(answer: httpx.Response) -> int:
     return int(body["timings"]["cache_n"])
 
 
-@pytest.mark.parametrize("model", [TARGET, HYBRID])
+@pytest.mark.parametrize("model", few((TARGET, HYBRID), HYBRID))
 def test_the_next_turn_computes_what_is_new(own: Running, model: str) -> None:
     http = own.http
     first = http.post(CHAT, json=ask("Name a river.", model))
@@ -193,7 +194,7 @@ def cached_of(answer: dict[str, Any]) -> int:
     return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize("model", [TARGET, HYBRID])
+@pytest.mark.parametrize("model", few((TARGET, HYBRID), HYBRID))
 def test_a_prewarmed_chat_answers_as_a_cold_one(http: httpx.Client, model: str) -> None:
     system = "You edit small programs with care. " * 20
     body = {"model": model, "messages": asked("Name a river.", system)}
@@ -210,7 +211,7 @@ def test_a_prewarmed_chat_answers_as_a_cold_one(http: httpx.Client, model: str) 
     assert warm["choices"] == cold["choices"]
 
 
-@pytest.mark.parametrize("model", [TARGET, HYBRID])
+@pytest.mark.parametrize("model", few((TARGET, HYBRID), HYBRID))
 def test_a_beginning_serves_every_conversation_behind_it(http: httpx.Client, model: str) -> None:
     system = "You are a careful friend of rivers. " * 20
     body = {"model": model, "messages": asked("Name a hill.", system)}

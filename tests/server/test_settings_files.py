@@ -194,21 +194,45 @@ def seen(running: Running, name: str) -> object:
             return getattr(request.sampling, name)
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_what_a_request_says_goes_before_what_is_configured(name: str) -> None:
-    configured, said = GIVEN[name]
-    ask: dict[str, Any] = {"model": TARGET, "messages": user("Hello.")}
-    if name != "max_tokens":
-        ask["max_tokens"] = 2
-    with omlx(Settings(**{name: configured})) as running:
-        http = running.http
-        found = []
-        for more in ({}, {name: said}, {}):
-            http.post("/v1/chat/completions", json={**ask, **more}).raise_for_status()
-            found.append(seen(running, name))
+OWN_SERVER = ("speculation", "draft_model", "num_draft_tokens", "chat_template_kwargs")
+"""Settings that change what others do."""
+
+
+@pytest.fixture(scope="module")
+def configured() -> Iterator[Running]:
+    """A server on which all other settings are configured."""
+    values = {name: GIVEN[name][0] for name in ROWS if name not in OWN_SERVER}
+    with omlx(Settings(**values)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in OWN_SERVER])
+def test_what_a_request_says_goes_before_what_is_configured(configured: Running, name: str) -> None:
+    before, said = GIVEN[name]
+    assert found_by_turns(configured, name) == [before, said, before]
+
+
+@pytest.mark.parametrize("name", OWN_SERVER)
+def test_what_a_request_says_goes_before_a_configured_draft_or_template(name: str) -> None:
+    before, said = GIVEN[name]
+    with omlx(Settings(**{name: before})) as running:
+        found = found_by_turns(running, name)
     if name == "chat_template_kwargs":
         assert found[0] == found[2] > found[1]  # it opens a thought, which is a token or more
     elif name == "draft_model":
-        assert found == [configured, said, said]  # who has no opinion takes the one that is loaded
+        assert found == [before, said, said]  # who has no opinion takes the one that is loaded
     else:
-        assert found == [configured, said, configured]
+        assert found == [before, said, before]
+
+
+def found_by_turns(running: Running, name: str) -> list[object]:
+    """Ask without the field, with it and without it; return what the engine received."""
+    ask: dict[str, Any] = {"model": TARGET, "messages": user("Hello.")}
+    if name != "max_tokens":
+        ask["max_tokens"] = 2
+    found = []
+    for more in ({}, {name: GIVEN[name][1]}, {}):
+        answer = running.http.post("/v1/chat/completions", json={**ask, **more})
+        answer.raise_for_status()
+        found.append(seen(running, name))
+    return found

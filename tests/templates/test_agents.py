@@ -19,6 +19,7 @@ from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.calls.markup import call_format
 from omlx.text.template.render import render
+from tests.lanes import few
 from tests.templates.fetched import TEMPLATES, tokenizer
 
 RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"
@@ -51,7 +52,7 @@ def shows(prompt: str, text: str) -> bool:
     return all(line in prompt or json.dumps(line)[1:-1] in prompt for line in lines)
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", few(TEMPLATES, every=4))
 def test_every_request_is_rendered_in_full(name: str) -> None:
     loaded = tokenizer(name)
     has_tools = call_format(loaded) is not None

@@ -12,6 +12,7 @@ import pytest
 
 from omlx.text.template.render import render
 from tests import lanes
+from tests.lanes import few
 from tests.templates.fetched import TEMPLATES, tokenizer
 
 CONVERSATIONS: Final = 30 if lanes.slow else 12
@@ -114,7 +115,7 @@ def said(messages: list[dict[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", few(TEMPLATES, every=3))
 def test_no_conversation_is_refused_and_no_text_is_lost(name: str) -> None:
     loaded = tokenizer(name)
     for seed in range(CONVERSATIONS):
@@ -129,7 +130,7 @@ def test_no_conversation_is_refused_and_no_text_is_lost(name: str) -> None:
         assert lost == [], (seed, json.dumps(messages))
 
 
-@pytest.mark.parametrize("name", [name for name in TEMPLATES if name not in MOVING])
+@pytest.mark.parametrize("name", few((name for name in TEMPLATES if name not in MOVING), every=3))
 def test_a_further_turn_keeps_the_prefix(name: str) -> None:
     loaded = tokenizer(name)
     for seed in range(CONVERSATIONS // 3):

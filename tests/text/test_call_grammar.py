@@ -17,6 +17,7 @@ from omlx.text.calls.arguments import JSON
 from omlx.text.calls.markup import PARSERS as CALL_FORMATS
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from tests import lanes
+from tests.lanes import few
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
 from tests.text.calls import allowed, family, grammars, ids_of, mask, read, say, use, valid, walk
 
@@ -126,7 +127,7 @@ def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(
     assert run == ids_of(tokenizer, text)
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", few(SCHEMAS, every=3))
 def test_every_schema(json_tools: TokenizerWrapper, name: str) -> None:
     schema = SCHEMAS[name]
     inside = schema if schema.get("type") == "object" else None

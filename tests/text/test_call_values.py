@@ -13,6 +13,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.engine.types import FinishReason
 from omlx.text.calls.json_formats import HARMONY
 from omlx.text.calls.markup import FAMILIES, PARSERS
+from tests.lanes import few
 from tests.templates.parsing import parse
 from tests.text.call_matrix import (
     FORMATS,
@@ -134,7 +135,7 @@ def parsed(
 
 
 @pytest.mark.parametrize("family", CALLS)
-@pytest.mark.parametrize(("text", "schema", "value"), VALUES)
+@pytest.mark.parametrize(("text", "schema", "value"), few(VALUES, every=2))
 def test_a_value_has_the_type_of_its_schema(
     tokenizers: dict[str, TokenizerWrapper], family: str, text: str, schema: Any, value: Any
 ) -> None:
@@ -326,7 +327,7 @@ def test_other_writings(family: str) -> None:
         assert outcomes(family, text) == [("", [WEATHER])] * 3, text
 
 
-@pytest.mark.parametrize("family", sorted(FORMATS.keys() - {"harmony"}))
+@pytest.mark.parametrize("family", few(sorted(FORMATS.keys() - {"harmony"}), every=3))
 def test_a_broken_header_loses_nothing(family: str) -> None:
     text = written(FORMATS[family], WEATHER)
     for at in range(0, text.index("Zürich"), 2):

@@ -29,6 +29,7 @@ from omlx.text.filters import (
     overlap,
 )
 from omlx.text.harmony import CALL, THOUGHT, HarmonySplitter
+from tests.lanes import few
 from tests.text.call_matrix import FORMATS, LOOK, TOOLS, WEATHER, written
 
 Results = list[Any]
@@ -123,7 +124,7 @@ def _joined(found: Iterable[Any]) -> Iterable[Any]:
     return joined
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", few(STREAMS, every=3))
 @given(data=st.data())
 def test_results_do_not_depend_on_how_a_text_is_cut(name: str, data: st.DataObject) -> None:
     stream = STREAMS[name]

@@ -18,6 +18,7 @@ from omlx.text.calls.json_formats import HARMONY, MISTRAL_LISTING
 from omlx.text.calls.markup import CallMarkup
 from omlx.text.calls.parser import Piece, ToolCallParser
 from omlx.text.events import TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from tests.lanes import few
 from tests.text.calls import ARGUMENTS, EXAMPLES
 
 TOOLS = [
@@ -225,7 +226,7 @@ def test_prose_with_a_marker_is_said_before_the_end(parser: str) -> None:
     assert normal(said) == [f"Write {form(parser).form.start} to begin;"]
 
 
-@pytest.mark.parametrize("parser", ONE)
+@pytest.mark.parametrize("parser", few(ONE, every=3))
 def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(parser: str) -> None:
     markup = form(parser)
     whole = ONE[parser].removesuffix(markup.form.end)
@@ -240,7 +241,7 @@ def test_a_call_without_its_closing_marker_counts_and_one_cut_off_is_not_lost(pa
             assert all(each in kept for each in ("Zü", "3") if each in whole[:cut])
 
 
-@pytest.mark.parametrize("parser", TWO)
+@pytest.mark.parametrize("parser", few(TWO, every=3))
 def test_no_call_of_several_is_lost_where_the_output_is_cut_off(parser: str) -> None:
     for cut in range(len(TWO[parser])):
         said = events(parser, TWO[parser][:cut])

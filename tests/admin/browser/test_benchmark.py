@@ -102,6 +102,7 @@ def test_the_page_is_readable_reachable_and_in_every_language(
         check_accessible(page)
 
 
+@pytest.mark.slow
 def test_what_another_measurement_prevents_is_said(busy: Site) -> None:
     with busy.open(PAGE, "409") as page:
         expect(page.get_by_text(f"No benchmark of {TARGET} yet.")).to_be_visible()

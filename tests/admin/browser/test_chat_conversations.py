@@ -85,6 +85,7 @@ def test_what_is_typed_stays_with_its_conversation(chatting: Site) -> None:
         assert question(page) == ""
 
 
+@pytest.mark.slow
 def test_the_meter_counts_what_is_typed(chatting: Site) -> None:
     with talking(chatting) as page:
         meter, warning = page.locator('[data-chat="meter"]'), page.locator('[data-chat="context"]')
@@ -216,6 +217,7 @@ def test_choosing_a_conversation_on_a_phone_closes_the_list(chatting: Site) -> N
             expect(pages.get_by_role("link", name=name)).to_be_in_viewport()
 
 
+@pytest.mark.slow
 def test_escape_closes_the_settings_and_keeps_the_answer(chatting: Site) -> None:
     with talking(chatting) as page:
         opener = page.get_by_role("button", name="Chat settings")

@@ -162,6 +162,7 @@ def test_files_and_the_list_of_models_fit_a_phone(site: Site, tmp_path: Path) ->
         check_fits(page, [NARROW])
 
 
+@pytest.mark.slow
 def test_a_profile_is_an_assistant(browser: Browser, tmp_path: Path) -> None:
     store = Store(tmp_path, check_value)
     store.patch({"system_prompt": "Answer in numbers.", "top_p": 0.5}, TARGET, "counter")

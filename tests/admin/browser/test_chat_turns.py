@@ -78,6 +78,7 @@ def test_a_stopped_answer_goes_on_and_its_twin_stops_where_it_does(chatting: Sit
         assert page.locator(TEXT).first.inner_text().startswith(stopped.rstrip())
 
 
+@pytest.mark.slow
 def test_an_edited_answer_is_a_branch_that_can_be_continued(chatting: Site) -> None:
     with talking(chatting) as page:
         ask(page, COUNT)
@@ -108,6 +109,7 @@ def long_conversation(page: Page, turns: int) -> None:
         expect_answers(page, number)
 
 
+@pytest.mark.slow
 @needs_markdown
 def test_the_turn_beside_which_another_is_generated_stays_in_its_place(chatting: Site) -> None:
     tops = """(id) => {

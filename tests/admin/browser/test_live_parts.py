@@ -20,7 +20,7 @@ from tests.admin.browser.test_chat import COUNT, ask, expect_answers, open_chat
 from tests.admin.running import administered
 from tests.server.running import DRAFT, HYBRID, TARGET
 
-REFRESHES = 3
+REFRESHES = 1
 _COUNTED = """(count) => new Promise((resolve) => {
   let seen = 0;
   document.addEventListener("omlx:refreshed", () => ++seen === count && resolve());
@@ -149,6 +149,7 @@ def test_two_windows_show_the_same_and_keep_their_places(fresh: Site) -> None:
         assert second.evaluate(_ORDER) == order
 
 
+@pytest.mark.slow
 def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
     with busy.open("/admin/models", "409") as page, traffic(busy):
         button = page.locator(f'[id="move-{TARGET}"]')

@@ -92,6 +92,7 @@ def test_models_are_searched_filtered_and_sorted(many: Site) -> None:
         assert shown(page) == []
 
 
+@pytest.mark.slow
 def test_a_row_stays_where_it_is_although_its_state_no_longer_matches(many: Site) -> None:
     with many.open(MODELS) as page:
         many.ask(model=TARGET)
@@ -174,6 +175,7 @@ def test_the_first_drafts_are_listed_and_all_on_demand_and_chosen(many: Site) ->
         expect(page.locator("#more-drafts")).to_have_count(1)  # it is one of the first now
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_being_checked_keeps_its_place(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_in_every_language_at_every_size(each_page: CheckEach, language: str) ->
     each_page(check, locale=language)
 
 
-@pytest.mark.parametrize("listed", few(PAGES, *PAGES[::4]), ids=lambda listed: listed.name)
+@pytest.mark.parametrize("listed", few(PAGES, *PAGES[::8]), ids=lambda listed: listed.name)
 def test_it_is_accessible(busy: Site, listed: Listed) -> None:
     with busy.open(listed.path, NOT_FOUND, logged_in=listed.logged_in) as page:
         check_accessible(page)

@@ -90,6 +90,7 @@ def test_two_windows_do_not_overwrite_each_other(fresh: Site) -> None:
         expect(page.get_by_label("Top-k")).to_have_value("40")
 
 
+@pytest.mark.slow
 def test_the_two_forms_of_a_model_do_not_outdate_each_other(fresh: Site) -> None:
     with fresh.open(f"/admin/models/{TARGET}", "400") as page:
         temperature = page.get_by_label("Temperature")

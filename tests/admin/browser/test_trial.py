@@ -67,6 +67,7 @@ def tried(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield site
 
 
+@pytest.mark.slow
 def test_a_result_is_applied_and_undone(tried: Site) -> None:
     with tried.open(f"/admin/models/{TARGET}") as page:
         verdict = page.locator("#try-verdict")
@@ -145,6 +146,7 @@ def test_the_overview_shows_the_trial_while_it_runs_and_after_its_end(fresh: Sit
         expect(page.locator("section[aria-labelledby=requests]")).not_to_contain_text("Measuring")
 
 
+@pytest.mark.slow
 def test_the_overview_leads_to_the_result_of_a_finished_trial(tried: Site) -> None:
     with tried.open("/admin") as page:
         ended = page.locator("#trial-ended")
@@ -171,6 +173,7 @@ def choose(page: Page, data: bytes) -> None:
     field(page).set_input_files([file])
 
 
+@pytest.mark.slow
 @pytest.mark.needs_extra
 def test_a_picture_is_chosen_refused_and_taken_back(seeing: Site) -> None:
     with seeing.open("", "400") as page:

@@ -17,6 +17,7 @@ from tests import zoo
 from tests.engine.disk.restarts import started
 from tests.engine.disk.test_trouble import ask, forget, stats
 from tests.engine.harness import model, plain, prompt, request, unassisted
+from tests.lanes import few
 
 FAMILIES = ("llama", "gemma3_text", "qwen3_next")
 FLIPS = 50
@@ -74,7 +75,7 @@ def decoded(family: str, one: Request) -> list[int]:
     return plain.__wrapped__(family, unassisted(one))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
 def test_requests_over_restarts(family: str, tmp_path: Path) -> None:
     assert restarted(family, tmp_path, requests=24, prefixes=4, restarts=4) > 0
 

@@ -84,6 +84,7 @@ def test_stages_change_nothing(family: str, tmp_path: Path) -> None:
     prove(family, QUICK[family], tmp_path)
 
 
+@pytest.mark.slow
 def test_ranks_that_hang_end_and_show_where(tmp_path: Path) -> None:
     with pytest.raises(Hung, match="most recent call first"):
         prove("llama", ["2,1"], tmp_path, patience_s=0.5)

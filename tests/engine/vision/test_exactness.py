@@ -88,7 +88,7 @@ def cuts(bench: Bench, request: Request) -> list[int]:
     ("name", "company"),
     marked(
         itertools.product(FAMILIES, ("joined", "left")),
-        {("qwen3_vl", "joined"), ("gemma3", "left"), ("qwen3_5", "joined")},
+        {("qwen3_vl", "joined"), ("gemma3", "left")},
     ),
 )
 def test_rows_with_other_images_and_none_share_a_batch(name: str, company: str) -> None:
@@ -109,7 +109,7 @@ def test_rows_with_other_images_and_none_share_a_batch(name: str, company: str) 
         assert any(forward.batched for plan in bench.plans for forward in plan.forwards)
 
 
-@pytest.mark.parametrize("name", few(FAMILIES, "qwen3_5", "gemma3"))
+@pytest.mark.parametrize("name", few(FAMILIES, "qwen3_5"))
 def test_prefixes_are_shared_by_the_same_images_only(name: str) -> None:
     vision = sighted(name)
     bench = Bench(loop_of(vision, zoo.build(name)))
@@ -176,7 +176,7 @@ def random_request(name: str, chance: random.Random, number: int) -> Request:
 
 
 @pytest.mark.parametrize("seed", few(range(8), 0))
-@pytest.mark.parametrize("name", few(("qwen3_vl", "qwen3_5", "gemma3"), "qwen3_vl", "gemma3"))
+@pytest.mark.parametrize("name", few(("qwen3_vl", "qwen3_5", "gemma3"), "qwen3_vl"))
 def test_random_company(name: str, seed: int) -> None:
     chance = random.Random(f"{name} {seed}")
     vision = sighted(name, patch_cost=chance.choice((0.1, 1.0, 10.0)))
@@ -204,7 +204,7 @@ def test_random_company(name: str, seed: int) -> None:
         assert len(said) == len(wanted) or request.id in cancelled
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen3_5", "gemma3"])
+@pytest.mark.parametrize("family", few(("qwen3_vl", "qwen3_5", "gemma3"), "qwen3_5"))
 def test_replayed_plans_leave_equal_caches(family: str) -> None:
     vision, other = sighted(family), sighted(family)
     loop = loop_of(vision, limits=replace(LIMITS, prefill_slice=6))
@@ -234,7 +234,6 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     few(
         [("look", 2), ("prefill", 2), ("decode", 9), ("decode", 1)],
         ("look", 2),
-        ("prefill", 2),
         ("decode", 9),
     ),
 )

@@ -15,6 +15,7 @@ from transformers import AutoImageProcessor, LlavaNextProcessor
 from omlx.errors import BadRequest
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.vision.support import open_family
+from tests.lanes import few
 from tests.models.vision.folders import CONFIGS, save_vlm
 from tests.models.vision.loaded import SIZES, entry, picture
 
@@ -88,7 +89,7 @@ def test_tiles_of_the_authors_of_internvl(families: Any, size: tuple[int, int]) 
     assert np.allclose(tiles, np.array(wanted["pixel_values"][0]), atol=1e-5)
 
 
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", few(CONFIGS, every=4))
 def test_fewer_tokens_where_they_are_bounded(families: Any, family: str) -> None:
     eye, _ = families(family)
     image = picture(640, 480)

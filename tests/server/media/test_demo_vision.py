@@ -17,6 +17,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
+from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.media.pictures import asking, file_of, uri
 from tests.server.running import SEEING, VISION, Running, omlx
@@ -130,7 +131,7 @@ def test_ollamas_api_answers_the_same(demo: Running, openai: OpenAI) -> None:
     assert "messages[0].images[0]" in refused.json()["error"]
 
 
-@pytest.mark.parametrize("temperature", [0, 0.8])
+@pytest.mark.parametrize("temperature", few((0, 0.8), 0.8))
 def test_speculation_changes_no_token(openai: OpenAI, temperature: float) -> None:
     for _, picture in shown(SAMPLED, seed=8):
         asked = fields(asking(picture, QUESTION), temperature=temperature, seed=3, logprobs=True)

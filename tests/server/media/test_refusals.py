@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,8 +42,14 @@ def refused(http: httpx.Client, *parts: Any, model: str = QWEN) -> tuple[str, st
 
 
 def bomb() -> bytes:
-    """900 megapixels of one colour in 109 kB."""
-    return file_of(Image.new("1", (30_000, 30_000)))
+    """900 megapixels of one colour in 109 kB, of a bit each: Pillow would take a byte for each."""
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes((1 + 30_000 // 8) * 30_000))
+    parts = [(b"IHDR", header), (b"IDAT", rows), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
 
 
 PLACE = "messages[0].content[1]"
