@@ -16,7 +16,6 @@ from typing import Any, Final
 from omlx.engine.types import FinishReason
 from omlx.errors import Conflict, OmlxError, TimedOut
 from omlx.records import joined
-from omlx.server.beginnings.next_turn import AnswerMessage
 from omlx.server.http.guard import Caller
 from omlx.server.request import tooling
 from omlx.server.request.generation import GenerationService
@@ -102,9 +101,8 @@ class ToolLoops:
             await self._generations.prompt_ids(request)  # refused before a call, not behind
         request, begun = await self._tools.make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
-        request = replace(
-            request, model=stream.model
-        )  # a model that is not loaded has no tokenizer
+        # A model that is not loaded has no tokenizer.
+        request = replace(request, model=stream.model)
         stream.loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
         return stream
 
@@ -336,6 +334,6 @@ class _Turn:
     """Generation: message, and results of calls by index."""
 
     def __init__(self) -> None:
-        self.answer = AnswerMessage()
+        self.answer = tooling.AnswerMessage()
         self.returned: dict[int, ToolReturned] = {}
         self.finish: Finish

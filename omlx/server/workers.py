@@ -1,14 +1,20 @@
-"""Threads for the work of requests: templates, tokenizers and grammars, images, attached files."""
+"""Threads for the work of requests: templates, tokenizers and grammars, images, attached files.
+
+Results that requests need again are kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 THREADS: Final = 20
@@ -51,3 +57,26 @@ def _end(leave: Callable[[], None], done: asyncio.Future[T]) -> None:
     leave()
     if not done.cancelled():
         done.exception()  # retrieved: the caller may have gone
+
+
+class LruCache(Generic[K, T]):
+    """LRU cache of at most `most` results, of at most `total` by `size`. Thread-safe."""
+
+    def __init__(self, most: int, total: int, size: Callable[[T], int]) -> None:
+        self._most, self._total, self._size = most, total, size
+        self._kept: OrderedDict[K, T] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: K, make: Callable[[], T]) -> T:
+        """Return the result of `make`, or the one kept under `key`. Raises what `make` does."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        result = make()
+        with self._lock:
+            kept = self._kept
+            kept[key] = result
+            while len(kept) > self._most or sum(map(self._size, kept.values())) > self._total:
+                kept.popitem(last=False)
+        return result

@@ -107,13 +107,12 @@ def test_a_header_names_a_sub_agent_and_fields_override_guesses() -> None:
     assert guess(chat("a"), "collab_spawn") == "priority.guess.subagent"
     assert guess(chat("a"), "compact") is None
     title = chat("a", "You are a title generator.")
-    reason = priority_of(title).guess
-    assert priority_of(title).value == BACKGROUND
+    priority, reason = priority_of(title)
+    assert priority == BACKGROUND
     assert reason is not None
     assert reason.message.startswith("In the background")
     told = GenerationRequest(title.messages, priority=0)
-    assert priority_of(told).value == 0
-    assert priority_of(told).guess is None
+    assert priority_of(told) == (0, None)
 
 
 class Stream:

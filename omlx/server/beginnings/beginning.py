@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from hashlib import sha256
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -105,16 +105,11 @@ class Beginning:
     ) -> tuple[int, ...]:
         """Return the tokens with which the prompts of all conversations begin."""
         tools = ToolUse(self.tools) if self.tools else None
-        shared: tuple[int, ...] | None = None
-        for messages in conversations:
-            prompt = render(
-                tokenizer, messages, self.variables, tools=tools, context_length=context_length
-            )
-            length = len(prompt.tokens)
-            if shared is not None:
-                length = shared_length(shared, prompt.tokens)
-            shared = prompt.tokens[:length]
-        return shared or ()
+        prompts = (
+            render(tokenizer, messages, self.variables, tools=tools, context_length=context_length)
+            for messages in conversations
+        )
+        return shared_prefix(prompt.tokens for prompt in prompts)
 
 
 def beginning_of(request: GenerationRequest) -> Beginning | None:
@@ -139,3 +134,8 @@ def place_of(text: str) -> str:
 def is_new(request: GenerationRequest) -> bool:
     """Whether a conversation has no answer yet."""
     return all(message["role"] in ("system", "user") for message in request.messages)
+
+
+def shared_prefix(prompts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the longest common prefix of one prompt or several."""
+    return reduce(lambda shared, each: shared[: shared_length(shared, each)], prompts)

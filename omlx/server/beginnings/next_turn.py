@@ -13,16 +13,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from omlx.engine.prefix.tree import shared_length
 from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ServedModel
-from omlx.records import RequestStats
+from omlx.server.beginnings.beginning import shared_prefix
 from omlx.server.beginnings.compaction import (
     LEAST_SHARE,
     Compactions,
@@ -36,15 +35,8 @@ from omlx.server.request import tooling
 from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tooling import AnswerMessage
 from omlx.settings.schema import Settings
-from omlx.text.events import (
-    Finish,
-    OutputEvent,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallArguments,
-    ToolCallStart,
-)
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -58,47 +50,6 @@ LEAST_TOKENS: Final = 16
 _REASONING: Final = "reasoning_content"
 
 log = logging.getLogger("omlx.prefix")
-
-
-@dataclass(slots=True)
-class AnswerMessage:
-    """A choice's message as clients send it back, collected from its events."""
-
-    text: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: dict[int, ToolCallStart] = field(default_factory=dict)
-    arguments: dict[int, list[str]] = field(default_factory=dict)
-    stats: RequestStats | None = None
-
-    def add(self, event: OutputEvent) -> None:
-        match event:
-            case TextDelta(text=text):
-                self.text.append(text)
-            case ReasoningDelta(text=text):
-                self.reasoning.append(text)
-            case ToolCallStart(index=index):
-                self.calls[index], self.arguments[index] = event, []
-            case ToolCallArguments(index=index, text=text):
-                self.arguments[index].append(text)
-            case Finish(stats=stats):
-                self.stats = stats
-
-    @property
-    def filled(self) -> float:
-        """Share of the context that the conversation fills; 0 if unknown."""
-        stats = self.stats
-        if stats is None or stats.context_left is None:
-            return 0.0
-        return 1 - stats.context_left / stats.context_n
-
-    def message(self, call_id: Callable[[str], str] = str) -> dict[str, Any]:
-        """Return the message with its calls, whose ids `call_id` maps, without reasoning."""
-        calls = [
-            tooling.call(call_id(call.id), call.name, "".join(self.arguments[index]))
-            for index, call in sorted(self.calls.items())
-        ]
-        message = {"role": "assistant", "content": "".join(self.text)}
-        return message | ({"tool_calls": calls} if calls else {})
 
 
 class NextTurns:
@@ -231,10 +182,8 @@ class Turn:
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         """Yield the answer without and with reasoning, as earlier answers have come back."""
-        message, reasoning = (
-            self.answer.message(self.request.call_id),
-            "".join(self.answer.reasoning),
-        )
+        message = self.answer.message(self.request.call_id)
+        reasoning = "".join(self.answer.reasoning)
         answers = [one for one in self.request.messages if one["role"] == "assistant"]
         returned = [_REASONING in one for one in answers]
         if not reasoning or True not in returned:
@@ -258,7 +207,4 @@ def _shared(
 ) -> tuple[int, ...]:
     """Return the tokens with which all prompts begin; of a single one all but the last."""
     prompts = [render_conversation(tokenizer, one, context_length).tokens for one in following]
-    shared = prompts[0] if len(prompts) > 1 else prompts[0][:-1]
-    for tokens in prompts[1:]:
-        shared = shared[: shared_length(shared, tokens)]
-    return shared
+    return shared_prefix(prompts) if len(prompts) > 1 else prompts[0][:-1]

@@ -213,7 +213,8 @@ def from_validation(error: ValidationError) -> BadRequest:
     """
     details = error.errors(include_url=False, include_input=False)
     of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
-    detail = max(of_field, key=_match_depth)
+    # How deep into the value validation as one type got.
+    detail = max(of_field, key=lambda each: (len(each["loc"]), not _mistyped(each)))
     if detail["type"] == "json_invalid":
         position = _POSITION.search(detail["msg"])
         return BadRequest("request.json", detail=position[0] if position else "line 1 column 1")
@@ -244,11 +245,6 @@ def _number(bound: Any) -> str:
     if isinstance(bound, float) and bound.is_integer():
         bound = int(bound)
     return str(bound)
-
-
-def _match_depth(error: ErrorDetails) -> tuple[int, bool]:
-    """How deep into a value validation as one type got."""
-    return len(error["loc"]), not _mistyped(error)
 
 
 def _mistyped(error: ErrorDetails) -> bool:

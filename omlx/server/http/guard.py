@@ -148,8 +148,7 @@ class ApiKeys:
 
 def key_of(scope: Scope) -> str:
     """Return the name of the key that a request was let in with; empty if it needed none."""
-    name: str = scope.get(_NAME, "")
-    return name
+    return str(scope.get(_NAME, ""))
 
 
 def is_named(scope: Scope) -> bool:
@@ -162,8 +161,7 @@ def owner_of(scope: Scope) -> str:
 
     Empty for the server's own key, and for none.
     """
-    owner: str = scope.get(OWNER) or (key_of(scope) if is_named(scope) else "")
-    return owner
+    return str(scope.get(OWNER) or (key_of(scope) if is_named(scope) else ""))
 
 
 def check_main(scope: Scope) -> None:

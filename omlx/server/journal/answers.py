@@ -102,7 +102,8 @@ class Answers:
                 return answer, self._count("joined")
             entry = await self._find(owner, key=key)
             if entry is None:
-                _check_begins(request)
+                if last_event(request).number >= 0:  # its answer is gone; another would follow
+                    raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
                 return await self._begin(request, exchange, owner, key, body), "new"
             _check_same(entry.header.body_hash, body)
             return await self._return_to(request, exchange, entry)
@@ -339,13 +340,6 @@ def _check_same(body_hash: bytes, body: bytes) -> None:
     """Raise Conflict if a key was used for another body."""
     if sha256(body).digest() != body_hash:
         raise Conflict("answer.other_body", param=KEY)
-
-
-def _check_begins(request: Request) -> None:
-    """Raise NotFound for a client that has a part of an answer that is not here any more: another
-    answer would follow."""
-    if last_event(request).number >= 0:
-        raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
 
 
 def _start(id: str, replay: Replay, last: LastEvent) -> int:

@@ -220,12 +220,6 @@ class ContentPart(Typed):
     file_id: str | None = None
     file_url: str | None = None
 
-    @property
-    def text_content(self) -> str | None:
-        if self.type == "refusal":
-            return self.refusal
-        return self.text
-
     def image(self, field: str) -> Json:
         """The part as an image. Raises BadRequest if it names none."""
         if isinstance(self.image_url, ImageUrl):
@@ -298,7 +292,7 @@ class Reading:
         return content_of(parts)
 
     def _text(self, part: ContentPart, at: str) -> str:
-        text = part.text_content
+        text = part.refusal if part.type == "refusal" else part.text
         if part.type in MEDIA:
             raise field_error("request.media", at, type=part.type)
         if text is None and part.type in TEXTS:

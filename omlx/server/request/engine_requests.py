@@ -21,7 +21,7 @@ from omlx.engine.types import Request, Sampling, Speculation
 from omlx.errors import BadRequest, Param, Reason
 from omlx.models.pool.served import ServedModel
 from omlx.server.request.content import without_attribution
-from omlx.server.request.generation_request import GenerationRequest, sampling_fields
+from omlx.server.request.generation_request import GenerationRequest, first, sampling_fields
 from omlx.text.constraint import Constraint
 from omlx.text.grammar import CompiledGrammar
 from omlx.text.output import OutputSpec, stop_matcher
@@ -164,9 +164,7 @@ def engine_requests(
         spared = served.stop_ids | set(served.tokenizer.encode("\n", add_special_tokens=False))
         sampling = replace(sampling, xtc_spared=tuple(sorted(spared)))
     speculation = _speculation(served, request, texts.prediction)
-    max_tokens = request.max_tokens
-    if max_tokens is None:
-        max_tokens = served.speculation.settings.max_tokens
+    max_tokens = first(request.max_tokens, served.speculation.settings.max_tokens)
     number = 0
     for prompt in texts.prompts:
         ending = _with_end_position(sampling, served, request, prompt)

@@ -34,7 +34,6 @@ Stops = Annotated[list[str], Field(max_length=64)]
 """The limit bounds the work per token: each one is searched for after every token."""
 Choice = Literal["none", "auto", "required", "any"]
 """A `tool_choice` that names no tool. `any` is Mistral's name for `required`."""
-FORCED: Final = ("required", "any")
 FUNCTION: Final = "function"
 ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is None else given)]
 """The type of a tool or call, with null for the default, as serializers write it."""
@@ -42,12 +41,8 @@ ToolType = Annotated[str, BeforeValidator(lambda given: FUNCTION if given is Non
 MAX_TIMEOUT_S: Final = 7 * 86400.0
 _SHOWN: Final = 40
 """Characters of an unknown value in a warning."""
-ANSWER_FIELDS: Final[dict[str, object]] = {
-    "background": False,
-    "n": 1,
-    "min_tokens": 0,
-}
-"""Fields about an answer that must exist, each with the value that requests nothing."""
+ANSWER_FIELDS: Final = {"background": (False,), "n": (1,), "min_tokens": (0,)}
+"""Fields about an answer that must exist, each with the values that request nothing."""
 
 
 class Body(BaseModel):
@@ -142,9 +137,8 @@ class Refusing(Body):
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
         """Raise BadRequest for an unsupported field, unless its value is one of those that
         request nothing."""
-        for name, value in (self.model_extra or {}).items():
-            if name in unsupported and value is not None and value not in unsupported[name]:
-                raise BadRequest("request.unsupported", param=name, field=name)
+        for name in requesting(self.model_extra or {}, unsupported):
+            raise errors.field_error("request.unsupported", name)
 
     @property
     def extra_fields(self) -> Mapping[str, Any]:
@@ -153,7 +147,7 @@ class Refusing(Body):
 
     def without_effect(self) -> tuple[Reason, ...]:
         """The warning about known fields that have no effect here, if there are any."""
-        return without_effect(self.extra_fields)
+        return without_effect(requesting(self.extra_fields, WITHOUT_EFFECT))
 
 
 class Scheduled(Refusing):
@@ -230,9 +224,8 @@ class Templated(Sampled):
         """
         if not self.prewarms:
             return given
-        for name, value in {**vars(self), **(self.model_extra or {})}.items():
-            if name in ANSWER_FIELDS and value is not None and value != ANSWER_FIELDS[name]:
-                raise errors.field_error("request.prewarm", name)
+        for name in requesting({**vars(self), **(self.model_extra or {})}, ANSWER_FIELDS):
+            raise errors.field_error("request.prewarm", name)
         return 0
 
     def budget(self, implied: int | None = None) -> int | None:
@@ -341,13 +334,17 @@ WITHOUT_EFFECT: Final[Mapping[str, Sequence[object]]] = {
 }
 
 
-def without_effect(given: Mapping[str, Any] | None) -> tuple[Reason, ...]:
-    """Return the warning about fields that request something and have no effect, if any."""
-    names = [
+def requesting(given: Mapping[str, Any], idle: Mapping[str, Sequence[object]]) -> list[str]:
+    """Return the names in `idle` that `given` has with a value that requests something."""
+    return [
         name
-        for name, value in (given or {}).items()
-        if name in WITHOUT_EFFECT and value is not None and value not in WITHOUT_EFFECT[name]
+        for name, value in given.items()
+        if name in idle and value is not None and value not in idle[name]
     ]
+
+
+def without_effect(names: Sequence[str]) -> tuple[Reason, ...]:
+    """Return the warning about fields that request something and have no effect, if any."""
     if not names:
         return ()
     return (Reason("request.without_effect", {"fields": ", ".join(names), "count": len(names)}),)

@@ -125,9 +125,9 @@ class GenerationService:
             lane = (lease.served.id, request.long)
             tokenized = await self._workers.run(lane, partial(tokenize, lease.served, request))
             await self._note_beginning(request, lease.served, arrival.caller, lane)
-            priority = priority_of(request, arrival.caller.subagent)
-            arrival = replace(arrival, guess=priority.guess)
-            opening = Opening(lease, request, tokenized, id_prefix, priority.value, recorded)
+            priority, guess = priority_of(request, arrival.caller.subagent)
+            arrival = replace(arrival, guess=guess)
+            opening = Opening(lease, request, tokenized, id_prefix, priority, recorded)
             if kept or recorded is not None:
                 weights = await self._weights_of(lease.served)
                 await self._workers.run(lane, partial(opening.resume, weights))

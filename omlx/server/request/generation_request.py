@@ -199,23 +199,23 @@ def with_profile(request: GenerationRequest, profile: Profile | None) -> Generat
         strategy = parse(settings.speculation)
     if receipt is None and "receipt" in profile.values:
         receipt = settings.receipt
-    budget, max_tokens = request.thinking_budget, request.max_tokens
-    if budget is None:
-        budget = settings.thinking_budget
-    if max_tokens is None:
-        max_tokens = settings.max_tokens
     return replace(
         request,
         messages=_instructed(request.messages, settings.system_prompt),
         profile=profile.id,
         sampling={**sampling_fields(settings), **request.sampling},
-        max_tokens=max_tokens,
-        thinking_budget=budget,
+        max_tokens=first(request.max_tokens, settings.max_tokens),
+        thinking_budget=first(request.thinking_budget, settings.thinking_budget),
         template_variables={**variables, **request.template_variables},
         speculation=strategy,
         draft_length=request.draft_length.over(profile.draft_length),
         receipt=receipt,
     )
+
+
+def first(own: int | None, default: int | None) -> int | None:
+    """Return the first that is not None."""
+    return default if own is None else own
 
 
 def _instructed(messages: Sequence[Message], prompt: str | None) -> Sequence[Message]:
@@ -231,10 +231,8 @@ def with_settings(request: GenerationRequest, settings: Settings) -> GenerationR
 
     A budget is a template variable too; 0 switches reasoning off.
     """
-    budget = request.thinking_budget
-    if budget is None:
-        budget = settings.thinking_budget
-    elif budget == NO_LIMIT:
+    budget = first(request.thinking_budget, settings.thinking_budget)
+    if request.thinking_budget == NO_LIMIT:
         budget = None
     variables = dict(settings.chat_template_kwargs or {})
     if budget is not None:
@@ -242,11 +240,11 @@ def with_settings(request: GenerationRequest, settings: Settings) -> GenerationR
     if budget == 0:
         variables["enable_thinking"] = False
     variables |= {**request.defaults.template_variables, **request.template_variables}
-    max_tokens = request.max_tokens
-    if max_tokens is None:
-        max_tokens = request.defaults.max_tokens
     return replace(
-        request, thinking_budget=budget, template_variables=variables, max_tokens=max_tokens
+        request,
+        thinking_budget=budget,
+        template_variables=variables,
+        max_tokens=first(request.max_tokens, request.defaults.max_tokens),
     )
 
 
@@ -303,22 +301,15 @@ _WITH_TOOLS: Final = frozenset({SUBAGENT, SUGGESTION, RECAP})
 """Kinds whose requests may have tools; a title has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Priority:
-    """The engine's number, lower is sooner, and the reason of a guess."""
+def priority_of(request: GenerationRequest, subagent: str = "") -> tuple[int, Reason | None]:
+    """Return the engine's number, lower is sooner, and the reason of a guess.
 
-    value: int = 0
-    guess: Reason | None = None
-
-
-def priority_of(request: GenerationRequest, subagent: str = "") -> Priority:
-    """Return the priority of a request; `subagent` names the sender by header."""
+    `subagent` names the sender by header.
+    """
     if request.priority is not None:
-        return Priority(request.priority)
+        return request.priority, None
     kind = guess(request, subagent)
-    if kind is None:
-        return Priority()
-    return Priority(BACKGROUND, Reason(kind))
+    return (0, None) if kind is None else (BACKGROUND, Reason(kind))
 
 
 def guess(request: GenerationRequest, subagent: str = "") -> str | None:
@@ -364,9 +355,7 @@ def _values(
     yield "seed", str(request.sampling.seed)
     if request.max_tokens is not None:
         yield "max_tokens", str(request.max_tokens)
-    budget = sent.thinking_budget
-    if budget is None:
-        budget = served.speculation.settings.thinking_budget
+    budget = first(sent.thinking_budget, served.speculation.settings.thinking_budget)
     if budget is not None:
         yield "thinking_budget", str(budget)
     yield "speculation", str(request.speculation.strategy)

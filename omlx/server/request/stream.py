@@ -84,9 +84,8 @@ class EventDispatcher:
 
         While a delivery is scheduled, steps do not wake the event loop.
         """
-        self._scheduled = (
-            False  # before the queue is read: later events schedule a delivery themselves
-        )
+        # Before the queue is read: later events schedule a delivery themselves.
+        self._scheduled = False
         if self._timer is not None:
             self._timer.cancel()
         if not self._queue:

@@ -5,16 +5,27 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Final
 
 from pydantic_core import from_json
 
 from omlx.errors import BadRequest, Reason
+from omlx.records import RequestStats
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
+from omlx.server.request.fields import Body, without_effect
+from omlx.text.events import (
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from omlx.text.tools import ToolUse, without_nulls
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}")
@@ -28,6 +39,8 @@ _ESCAPE: Final = re.compile(
 """A pair of surrogates, a lone one, or any other escape of JSON."""
 MAX_TOOLS: Final = 1024
 MAX_TOOL_BYTES: Final = 4 << 20
+FORCED: Final = ("required", "any")
+"""Choices of tools that require a call."""
 
 
 def function(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Json:
@@ -39,9 +52,8 @@ def function(name: str, description: str | None, parameters: Mapping[str, Any] |
 
 def tool_use(
     functions: Sequence[Json],
+    mode: str | None = None,
     *,
-    none: bool = False,
-    forced: bool = False,
     name: str | None = None,
     allowed: Iterable[str] | None = None,
     single: bool = False,
@@ -49,9 +61,9 @@ def tool_use(
 ) -> ToolUse | None:
     """How the answer may call functions. None if it may not: then the template does not list them.
 
-    The template lists `allowed` functions only. `name` is the function that must be called,
-    `forced` requires any call, `single` allows one call, `strict` names functions whose arguments
-    must match their schema.
+    The template lists `allowed` functions only. `name` is the function that must be called; a
+    `mode` in `FORCED` requires any call, `none` forbids calls. `single` allows one call, `strict`
+    names functions whose arguments must match their schema.
 
     Raises BadRequest for too many or too large functions, duplicate names, and for a choice that is
     not a function.
@@ -62,9 +74,10 @@ def tool_use(
         if choice not in names:
             raise BadRequest("tools.not_there", param="tool_choice", name=choice)
     functions = [tool for tool in functions if tool["function"]["name"] in offered]
+    forced = name is not None or mode in FORCED
     if forced and not functions:
         raise BadRequest("tools.none", param="tool_choice")
-    if none or not functions:
+    if mode == "none" or not functions:
         return None
     return ToolUse(
         tuple(functions),
@@ -105,13 +118,54 @@ def call(id: str, name: str, arguments: str | Mapping[str, Any]) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": value}}
 
 
+@dataclass(slots=True)
+class AnswerMessage:
+    """A choice's message as clients send it back, collected from its events."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: dict[int, ToolCallStart] = field(default_factory=dict)
+    arguments: dict[int, list[str]] = field(default_factory=dict)
+    stats: RequestStats | None = None
+
+    def add(self, event: OutputEvent) -> None:
+        match event:
+            case TextDelta(text=text):
+                self.text.append(text)
+            case ReasoningDelta(text=text):
+                self.reasoning.append(text)
+            case ToolCallStart(index=index):
+                self.calls[index], self.arguments[index] = event, []
+            case ToolCallArguments(index=index, text=text):
+                self.arguments[index].append(text)
+            case Finish(stats=stats):
+                self.stats = stats
+
+    @property
+    def filled(self) -> float:
+        """Share of the context that the conversation fills; 0 if unknown."""
+        stats = self.stats
+        if stats is None or stats.context_left is None:
+            return 0.0
+        return 1 - stats.context_left / stats.context_n
+
+    def message(self, call_id: Callable[[str], str] = str) -> Json:
+        """Return the message with its calls, whose ids `call_id` maps, without reasoning."""
+        calls = [
+            call(call_id(start.id), start.name, "".join(self.arguments[index]))
+            for index, start in sorted(self.calls.items())
+        ]
+        message = {"role": "assistant", "content": "".join(self.text)}
+        return message | ({"tool_calls": calls} if calls else {})
+
+
 def parse_arguments(arguments: str) -> Json | str:
     """Parse the arguments that a model wrote, complete or not; text that is no object, or is nested
     too deep, as it is.
 
     null and U+FFFD replace values that JSON and UTF-8 cannot hold.
     """
-    text = _ESCAPE.sub(_replace_lone_surrogate, arguments)
+    text = _ESCAPE.sub(lambda escape: r"\ufffd" if escape["lone"] else escape[0], arguments)
     try:
         parsed = from_json(text.strip() or "{}", allow_partial="trailing-strings")
     except ValueError:
@@ -123,12 +177,6 @@ def argument_object(arguments: str) -> Json:
     """Parse arguments for clients that expect an object: other text becomes a field of one."""
     parsed = parse_arguments(arguments)
     return parsed if isinstance(parsed, dict) else {"arguments": parsed}
-
-
-def _replace_lone_surrogate(escape: re.Match[str]) -> str:
-    if escape["lone"]:
-        return r"\ufffd"
-    return escape[0]
 
 
 def _finite(value: Any) -> Any:
@@ -191,9 +239,7 @@ def skipped(kind: str, field: str) -> Reason:
     return Reason(code, {"field": field, "type": kind[:100]})
 
 
-def without_effect(given: Mapping[str, Any], names: Iterable[str], field: str) -> list[Reason]:
+def unused_fields(tool: Body, names: Iterable[str], field: str) -> Sequence[Reason]:
     """Warn of fields of a tool without effect here."""
-    used = [f"{field}.{name}" for name in names if given.get(name)]
-    if not used:
-        return []
-    return [Reason("request.without_effect", {"fields": ", ".join(used), "count": len(used)})]
+    given = tool.model_extra or {}
+    return without_effect([f"{field}.{name}" for name in names if given.get(name)])

@@ -148,16 +148,8 @@ def _speculation(stats: RequestStats) -> dict[str, Any]:
 
 
 def _drafter(stats: DrafterStats) -> dict[str, Any]:
-    return {
-        "proposed": stats.proposed,
-        "accepted": stats.accepted,
-        "rounds": stats.rounds,
-        "accepted_at": stats.accepted_at,
-        "spans": stats.spans,
-        "repairs": stats.repairs,
-        "draft_ms": round(stats.draft_ms, 3),
-        "verify_ms": round(stats.verify_ms, 3),
-    }
+    times = {"draft_ms": round(stats.draft_ms, 3), "verify_ms": round(stats.verify_ms, 3)}
+    return asdict(stats) | times
 
 
 def _per_second(tokens: int, ms: float) -> float:

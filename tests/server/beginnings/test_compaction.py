@@ -29,12 +29,13 @@ from omlx.server.beginnings.compaction import (
     asks_to_compact,
     shape_of,
 )
-from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns, Turn
+from omlx.server.beginnings.next_turn import NextTurns, Turn
 from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.beginnings.store import BeginningStore
 from omlx.server.request.engine_requests import render_conversation
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tooling import AnswerMessage
 from omlx.settings.schema import Settings
 from omlx.text.events import ToolCallArguments, ToolCallStart
 from omlx.text.tools import ToolUse

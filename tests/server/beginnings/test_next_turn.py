@@ -17,12 +17,13 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import State
 from omlx.records import RequestStats
-from omlx.server.beginnings.next_turn import AnswerMessage, NextTurns, Turn
+from omlx.server.beginnings.next_turn import NextTurns, Turn
 from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.dialects.anthropic.encoder import tool_id
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
+from omlx.server.request.tooling import AnswerMessage
 from omlx.settings.schema import Settings
 from omlx.text.events import (
     Finish,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Final, Literal
@@ -145,12 +145,8 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Iterato
 
     A call without a result is left out, and so is a result without a call.
     """
-    returned = {
-        block.tool_use_id: block for block in blocks if _result_of_server(block) is not None
-    }
-    run_here = {
-        block.id: block for block in blocks if _server_function(block) and block.id in returned
-    }
+    returned = {block.tool_use_id for block in blocks if _result_of_server(block) is not None}
+    run_here = {block.id for block in blocks if _server_function(block) and block.id in returned}
     begun: list[tuple[str, Block]] = []
     for i, block in enumerate(blocks):
         at = f"{field}[{i}]"
@@ -171,7 +167,7 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Iterato
 
 
 def _answer(
-    blocks: Sequence[tuple[str, Block]], run_here: Mapping[str | None, Block], reading: Reading
+    blocks: Sequence[tuple[str, Block]], run_here: Collection[str | None], reading: Reading
 ) -> Json:
     texts, reasoning, calls = [], [], []
     for at, block in blocks:

@@ -85,10 +85,6 @@ class ServerToolFields(Body):
     def run_here(self) -> bool:
         return self.type == TOOLSET or str(self.type).startswith(_SEARCH)
 
-    def without_effect(self, at: str) -> list[Reason]:
-        """Warn of bounds of a search without effect."""
-        return tooling.without_effect(self.model_extra or {}, _FILTERS, at)
-
     def enables(self, tool: Tool) -> bool:
         """Return whether a toolset includes a tool."""
         own = (self.configs or {}).get(tool.name)
@@ -263,11 +259,10 @@ class MessageRequest(Templated):
         return structured_output(self.output_format, "output_format")
 
     def _skipped(self) -> list[Reason]:
-        tools = enumerate(self.tools or ())
-        reasons = []
-        for at, tool in tools:
+        reasons: list[Reason] = []
+        for at, tool in enumerate(self.tools or ()):
             if tool.run_here:
-                reasons += tool.without_effect(f"tools[{at}]")
+                reasons += tooling.unused_fields(tool, _FILTERS, f"tools[{at}]")
             elif not tool.own:
                 reasons.append(skipped(str(tool.type), f"tools[{at}]"))
         return reasons
@@ -301,8 +296,7 @@ class MessageRequest(Templated):
                 ),
                 *run_here,
             ],
-            none=choice.type == "none",
-            forced=choice.type in ("any", "tool"),
+            choice.type,
             name=name,
             single=bool(choice.disable_parallel_tool_use),
             strict=(name for name, tool in own if tool.strict),

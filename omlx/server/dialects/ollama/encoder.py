@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 
 from omlx.engine.types import FinishReason, TokenLogprob
 from omlx.errors import OmlxError, Reason
-from omlx.records import RequestStats
 from omlx.server.http import errors
 from omlx.server.http.transport import Json
 from omlx.server.request import tooling
@@ -32,6 +31,7 @@ from omlx.text.events import (
 )
 
 _NS: Final = 1_000_000
+"""Nanoseconds of a millisecond: the unit of durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,17 @@ class AnswerEncoder(EventEncoder):
         return self._head.body(content, done=done)
 
     def _counts(self, finish: Finish) -> Json:
+        stats, load_ms = finish.stats, self._head.load_ms
+        total_ms = load_ms + stats.queue_ms + stats.prompt_ms + stats.predicted_ms
         return {
             "done_reason": "length" if finish.reason is FinishReason.LENGTH else "stop",
-            **_durations(finish.stats, self._head.load_ms),
+            "total_duration": round(total_ms * _NS),
+            "load_duration": round(load_ms * _NS),
+            "prompt_eval_count": stats.prompt_n,
+            "prompt_eval_duration": round(stats.prompt_ms * _NS),
+            "eval_count": stats.predicted_n,
+            "eval_duration": round(stats.predicted_ms * _NS),
+            **context([stats]),
             "timings": timings([finish]),
             **warnings(self._head.warnings),
         }
@@ -150,17 +158,3 @@ class CompletionEncoder(AnswerEncoder):
 
     def content(self, fields: Json) -> Json:
         return dict(fields)
-
-
-def _durations(stats: RequestStats, load_ms: float) -> Json:
-    """Return counts in tokens and durations in nanoseconds."""
-    total_ms = load_ms + stats.queue_ms + stats.prompt_ms + stats.predicted_ms
-    return {
-        "total_duration": round(total_ms * _NS),
-        "load_duration": round(load_ms * _NS),
-        "prompt_eval_count": stats.prompt_n,
-        "prompt_eval_duration": round(stats.prompt_ms * _NS),
-        "eval_count": stats.predicted_n,
-        "eval_duration": round(stats.predicted_ms * _NS),
-        **context([stats]),
-    }

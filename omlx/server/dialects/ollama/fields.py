@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from omlx.errors import Reason
 from omlx.server.http.errors import field_error
-from omlx.server.request.fields import Body, SamplingFields, Stops, stops
+from omlx.server.request.fields import Body, SamplingFields, Stops
 
 
 def iso(seconds: float) -> str:
@@ -83,29 +83,11 @@ class Options(SamplingFields):
         return values
 
     @property
-    def fixed_seed(self) -> int | None:
-        return None if self.seed == RANDOM_SEED else self.seed
-
-    @property
     def max_tokens(self) -> int | None:
         """Token limit; None without limit (programs send 0, -1 or -2)."""
         if self.num_predict is None or self.num_predict <= 0:
             return None
         return self.num_predict
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        return stops(self.stop)
-
-    @property
-    def unused(self) -> list[str]:
-        """Names of options that request something without effect."""
-        given = (self.model_extra or {}).items()
-        return [
-            name
-            for name, value in given
-            if value is not None and value not in _UNUSED.get(name, ())
-        ]
 
 
 class Configured(Named):
@@ -130,7 +112,8 @@ class Configured(Named):
         return seconds if 0 <= seconds <= MAX_KEEP_S else math.inf
 
     def option_warnings(self) -> tuple[Reason, ...]:
-        unused = self.given.unused
+        given = (self.given.model_extra or {}).items()
+        unused = [name for name, value in given if value not in (None, *_UNUSED.get(name, ()))]
         if not unused:
             return ()
         names = ", ".join(f"options.{name[:_SHOWN_LENGTH]}" for name in unused[:_SHOWN])

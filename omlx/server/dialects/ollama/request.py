@@ -15,13 +15,21 @@ from pydantic import Field
 
 from omlx.errors import BadRequest, Reason
 from omlx.server.dialects.ollama.encoder import AnswerEncoder, ChatEncoder, CompletionEncoder, Head
-from omlx.server.dialects.ollama.fields import Configured, iso
+from omlx.server.dialects.ollama.fields import RANDOM_SEED, Configured, iso
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import NDJSON, Json
 from omlx.server.request import tooling
 from omlx.server.request.content import IMAGE, content_of, image_part, text_part
 from omlx.server.request.dialect import Encoder, Exchange, Wire, json_line
-from omlx.server.request.fields import FUNCTION, Body, Listed, Scheduled, Text, ToolType
+from omlx.server.request.fields import (
+    FUNCTION,
+    Body,
+    Listed,
+    Scheduled,
+    Text,
+    ToolType,
+    stops,
+)
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import GenerationStream
 from omlx.server.request.structured_output import json_output
@@ -168,9 +176,9 @@ class Generating(Configured, Scheduled):
             draft_model=options.draft_model,
             template_variables=self._variables(),
             sampling=options.sampling,
-            seed=options.fixed_seed,
+            seed=None if options.seed == RANDOM_SEED else options.seed,
             max_tokens=options.max_tokens,
-            stop_strings=options.stop_strings,
+            stop_strings=stops(options.stop),
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             speculation=options.strategy,
             draft_length=options.draft_length,

@@ -19,7 +19,6 @@ from omlx.server.request import tooling
 from omlx.server.request.content import ContentPart, Reading, join_thinking
 from omlx.server.request.dialect import OPENAI, Encoder, Exchange
 from omlx.server.request.fields import (
-    FORCED,
     FUNCTION,
     Body,
     Choice,
@@ -251,33 +250,30 @@ class ChatRequest(Templated, Lengths):
         head = Head.of(stream, logprobs=bool(self.logprobs), tier=self.used_tier)
         return ChatEncoder(head, stream.n, include_usage=includes_usage(self.stream_options))
 
-    def _functions(self) -> list[Function]:
-        functions = []
+    def _skipped(self) -> list[Reason]:
+        tools = enumerate(self.tools or ())
+        return [skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION]
+
+    def _tools(self) -> ToolUse | None:
+        functions: list[Function] = []
         for at, tool in enumerate(self.tools or ()):
             if tool.type != FUNCTION:
                 continue
             if tool.function is None:
                 raise field_error("request.missing", f"tools[{at}].function")
             functions.append(tool.function)
-        return functions
-
-    def _skipped(self) -> list[Reason]:
-        tools = enumerate(self.tools or ())
-        return [skipped(tool.type, f"tools[{at}]") for at, tool in tools if tool.type != FUNCTION]
-
-    def _tools(self) -> ToolUse | None:
-        functions = self._functions()
-        choice = self.tool_choice
-        name, mode, allowed = None, choice, None
-        if isinstance(choice, NamedChoice):
-            name = choice.function.name
-        elif isinstance(choice, AllowedChoice):
-            mode = choice.allowed_tools.mode
-            allowed = [tool.function.name for tool in choice.allowed_tools.tools]
+        name = allowed = None
+        mode: str | None = None
+        match self.tool_choice:
+            case NamedChoice(function=function):
+                name = function.name
+            case AllowedChoice(allowed_tools=given):
+                mode, allowed = given.mode, [tool.function.name for tool in given.tools]
+            case choice:
+                mode = choice
         return tooling.tool_use(
-            [tooling.function(tool.name, tool.description, tool.parameters) for tool in functions],
-            none=mode == "none",
-            forced=name is not None or mode in FORCED,
+            [tooling.function(each.name, each.description, each.parameters) for each in functions],
+            mode,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,

@@ -18,6 +18,7 @@ from omlx.server.http import errors
 from omlx.server.http.transport import Json
 from omlx.server.request.dialect import EventEncoder
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.tooling import AnswerMessage
 from omlx.server.request.usage import finite, logprob_entries, receipt, timings, usage, warnings
 from omlx.text.events import (
     Finish,
@@ -202,9 +203,13 @@ class ChatEncoder(ChoicesEncoder):
 
 def _message(events: Sequence[OutputEvent]) -> Json:
     """Return the whole message; `content` is null if tool calls are the only output."""
-    text = "".join(event.text for event in events if isinstance(event, TextDelta))
-    reasoning = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-    calls = [_call(event, events) for event in events if isinstance(event, ToolCallStart)]
+    answer, calls = AnswerMessage(), []
+    for event in events:
+        answer.add(event)
+    for index, start in answer.calls.items():
+        function = {"name": start.name, "arguments": "".join(answer.arguments[index])}
+        calls.append({"id": start.id, "type": "function", "function": function})
+    text, reasoning = "".join(answer.text), "".join(answer.reasoning)
     message: Json = {"role": "assistant", "content": text}
     if calls and not text:
         message["content"] = None
@@ -213,19 +218,6 @@ def _message(events: Sequence[OutputEvent]) -> Json:
     if calls:
         message["tool_calls"] = calls
     return message
-
-
-def _call(start: ToolCallStart, events: Sequence[OutputEvent]) -> Json:
-    pieces = [
-        event.text
-        for event in events
-        if isinstance(event, ToolCallArguments) and event.index == start.index
-    ]
-    return {
-        "id": start.id,
-        "type": "function",
-        "function": {"name": start.name, "arguments": "".join(pieces)},
-    }
 
 
 _Utf8 = codecs.getincrementaldecoder("utf-8")

@@ -15,7 +15,9 @@ from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_items import Conversation, Item
 from omlx.server.dialects.openai.responses_tools import (
     CALLABLE,
+    ResponseAllowed,
     ResponseTool,
+    ServerChoice,
     ToolName,
     by_qualified_name,
     declared_functions,
@@ -29,7 +31,6 @@ from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
 from omlx.server.request import tooling
 from omlx.server.request.fields import (
-    FORCED,
     Body,
     Choice,
     Listed,
@@ -61,23 +62,6 @@ class Named(Body):
     @property
     def qualified(self) -> str:
         return ToolName(self.name, self.namespace).qualified
-
-
-class ServerChoice(Body):
-    """Choice of a server tool, or of all tools of an MCP server."""
-
-    type: Annotated[str, Field(pattern="^(mcp|web_search.*)$")]
-    server_label: Text | None = None
-    name: Text | None = None
-
-
-class ResponseAllowed(Body):
-    """A tool of any type; types that are left out may lack a name."""
-
-    type: str
-    name: Text | None = None
-    namespace: Text | None = None
-    server_label: Text | None = None
 
 
 class AllowedTools(Body):
@@ -242,25 +226,27 @@ class ResponseRequest(Templated):
         self, tools: Sequence[ResponseTool], run_here: Sequence[Json] = ()
     ) -> ToolUse | None:
         """Return the tool use, with the server's functions. Raises BadRequest."""
-        choice = self.tool_choice
-        name, mode, allowed = None, choice, None
-        if isinstance(choice, Named):
-            name = choice.qualified
-        elif isinstance(choice, ServerChoice):
-            mode, allowed = "required", server_functions(choice, run_here)
-        elif isinstance(choice, AllowedTools):
-            mode = choice.mode
-            allowed = [
-                ToolName(tool.name, tool.namespace).qualified
-                for tool in choice.tools
-                if tool.type in CALLABLE and tool.name is not None
-            ]
-            for tool in choice.tools:
-                allowed += server_functions(tool, run_here)
+        name = allowed = None
+        mode: str | None = None
+        match self.tool_choice:
+            case Named() as named:
+                name = named.qualified
+            case ServerChoice() as chosen:
+                mode, allowed = "required", server_functions(chosen, run_here)
+            case AllowedTools() as given:
+                mode = given.mode
+                allowed = [
+                    ToolName(tool.name, tool.namespace).qualified
+                    for tool in given.tools
+                    if tool.type in CALLABLE and tool.name is not None
+                ]
+                for tool in given.tools:
+                    allowed += server_functions(tool, run_here)
+            case choice:
+                mode = choice
         return tooling.tool_use(
             [*declared_functions(tools), *run_here],
-            none=mode == "none",
-            forced=name is not None or mode in FORCED,
+            mode,
             name=name,
             allowed=allowed,
             single=self.parallel_tool_calls is False,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field
 
 from omlx.errors import Reason
 from omlx.server.http.errors import field_error
@@ -125,7 +127,11 @@ def joined_tools(
     every = list(tools)
     for tool in further:
         if tool.type == _NAMESPACE:
-            inner = [part for part in tool.tools or () if _qualified(part, tool) not in names]
+            inner = [
+                part
+                for part in tool.tools or ()
+                if ToolName(part.name or "", tool.name).qualified not in names
+            ]
             tool = tool.model_copy(update={"tools": inner})
         elif tool.type not in CALLABLE or names.issuperset(by_qualified_name([tool])):
             continue
@@ -155,20 +161,16 @@ def skipped_tools(
     tools: Sequence[ResponseTool], *, nested: bool = False, field: str = FIELD
 ) -> list[Reason]:
     """Return the reasons for tools left out; server tools stand in `FIELD` alone."""
-    reasons = []
+    reasons: list[Reason] = []
     for i, tool in enumerate(tools):
         at = f"{field}[{i}]"
         if tool.type == _NAMESPACE and not nested:
             reasons += skipped_tools(tool.tools or (), nested=True, field=f"{at}.tools")
         elif field == FIELD and is_run_here(tool):
-            reasons += tooling.without_effect(tool.model_extra or {}, _FILTERS, at)
+            reasons += tooling.unused_fields(tool, _FILTERS, at)
         elif tool.type not in CALLABLE:
             reasons.append(skipped(tool.type, at))
     return reasons
-
-
-def _qualified(tool: ResponseTool, namespace: ResponseTool) -> str:
-    return ToolName(tool.name or "", namespace.name).qualified
 
 
 def _flat(
@@ -188,15 +190,24 @@ def _flat(
             yield ToolName(tool.name, namespace, tool.type == "custom"), tool
 
 
-class ChosenTool(Protocol):
-    """A tool in a `tool_choice`."""
+class ServerChoice(Body):
+    """Choice of a server tool, or of all tools of an MCP server."""
+
+    type: Annotated[str, Field(pattern="^(mcp|web_search.*)$")]
+    server_label: Text | None = None
+    name: Text | None = None
+
+
+class ResponseAllowed(Body):
+    """A tool of any type; types that are left out may lack a name."""
 
     type: str
-    name: str | None
-    server_label: str | None
+    name: Text | None = None
+    namespace: Text | None = None
+    server_label: Text | None = None
 
 
-def server_functions(chosen: ChosenTool, run_here: Sequence[Json]) -> list[str]:
+def server_functions(chosen: ServerChoice | ResponseAllowed, run_here: Sequence[Json]) -> list[str]:
     """Return the functions meant by a choice of a server tool; empty for other tools."""
     prefix = f"{chosen.server_label if chosen.type == MCP else WEB}{Tool.BETWEEN}"
     if chosen.type != MCP and not chosen.type.startswith(SEARCH):
@@ -232,14 +243,10 @@ def result_fields(kind: str, result: ToolResult, arguments: str) -> Json:
     if kind == "mcp_call":
         content = [{"type": "text", "text": result.text}]
         return {"error": {"type": "mcp_tool_execution_error", "content": content}}
-    query = search_query(arguments)
+    query = str(tooling.argument_object(arguments).get("query", ""))
     sources = [{"type": "url", "url": page.url} for page in result.pages]
     action = {"type": "search", "query": query, "queries": [query], "sources": sources}
     return {"action": action, "results": [asdict(page) for page in result.pages]}
-
-
-def search_query(arguments: str) -> str:
-    return str(tooling.argument_object(arguments).get("query", ""))
 
 
 def listed_tools(tools: Sequence[Tool]) -> list[Json]:

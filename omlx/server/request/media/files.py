@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from tempfile import TemporaryFile
-from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
@@ -27,7 +25,7 @@ from omlx.server.http.transport import Json
 from omlx.server.request.content import FILE, content_of, file_bytes, text_part
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.media import pdf_worker
-from omlx.server.workers import Workers
+from omlx.server.workers import LruCache, Workers
 from omlx.text.template.conversation import BETWEEN
 
 MAX_FILES: Final = 32
@@ -58,8 +56,7 @@ class FileTexts:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._kept: OrderedDict[bytes, FileText] = OrderedDict()
-        self._lock = Lock()
+        self._kept = LruCache[bytes, FileText](KEPT, KEPT_CHARACTERS, lambda read: len(read.text))
 
     async def attach(self, request: GenerationRequest) -> GenerationRequest:
         """Return the request with texts in place of its file parts, and warnings about notes."""
@@ -96,17 +93,7 @@ class FileTexts:
     def _find(self, url: str) -> FileText:
         """Return the text of a data URI, which is read once."""
         name = sha256(url.encode(errors="surrogatepass")).digest()
-        with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-                return self._kept[name]
-        read = _read_uri(url)
-        with self._lock:
-            self._kept[name] = read
-            kept = self._kept
-            while len(kept) > KEPT or sum(len(r.text) for r in kept.values()) > KEPT_CHARACTERS:
-                kept.popitem(last=False)
-        return read
+        return self._kept.get(name, partial(_read_uri, url))
 
 
 def _parts(message: Mapping[str, Any]) -> Sequence[Json]:

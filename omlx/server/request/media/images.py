@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
@@ -42,7 +40,7 @@ from omlx.server.request.content import (
     too_large,
 )
 from omlx.server.request.generation_request import GenerationRequest
-from omlx.server.workers import Workers
+from omlx.server.workers import LruCache, Workers
 from omlx.text.template.conversation import BETWEEN
 from omlx.text.tokens import MAX_TOKENS
 
@@ -90,17 +88,15 @@ async def attach(
     return replace(request, messages=_results_below(messages))
 
 
-def _shown(message: Mapping[str, Any], images: Iterable[PreparedImage]) -> Json:
+def _shown(message: Mapping[str, Any], images: Iterator[PreparedImage]) -> Json:
     """The message with the next images in place of its image parts."""
     content = message.get("content")
     if not isinstance(content, list):
         return dict(message)
-    images = iter(images)
-    parts = []
-    for part in content:
-        if part["type"] == IMAGE:
-            part = {"type": IMAGE, "image": next(images)}
-        parts.append(part)
+    parts = [
+        {"type": IMAGE, "image": next(images)} if part["type"] == IMAGE else part
+        for part in content
+    ]
     return {**message, "content": parts}
 
 
@@ -162,7 +158,7 @@ class ImageLoader:
     def __init__(self, workers: Workers, urls: UrlReader | None = None) -> None:
         self._workers = workers
         self._urls = urls
-        self._kept = PreparedImages()
+        self._kept = LruCache[str, PreparedImage](KEPT, KEPT_BYTES, lambda image: image.nbytes)
 
     async def load(self, part: Json, family: VisionFamily) -> PreparedImage:
         """Return the image of a part as the model's tower reads it. Raises BadRequest."""
@@ -184,34 +180,7 @@ class ImageLoader:
         from omlx.server.request.media.decode import decode  # noqa: PLC0415 — needs the extra
 
         name = family.image_name(data, most)
-        image = self._kept.get(name)
-        if image is None:
-            image = family.patches(decode(data, field), name, most)
-            self._kept.put(image)
-        return image
-
-
-class PreparedImages:
-    """The images used last, `KEPT` and `KEPT_BYTES` at most. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._images: OrderedDict[str, PreparedImage] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, name: str) -> PreparedImage | None:
-        with self._lock:
-            if name in self._images:
-                self._images.move_to_end(name)
-            return self._images.get(name)
-
-    def put(self, image: PreparedImage) -> None:
-        with self._lock:
-            self._images[image.name] = image
-            while (
-                len(self._images) > KEPT
-                or sum(i.nbytes for i in self._images.values()) > KEPT_BYTES
-            ):
-                self._images.popitem(last=False)
+        return self._kept.get(name, lambda: family.patches(decode(data, field), name, most))
 
 
 Address: TypeAlias = IPv4Address | IPv6Address
