@@ -335,7 +335,7 @@ WITHOUT_EFFECT: Final[Mapping[str, Sequence[object]]] = {
 
 
 def requesting(given: Mapping[str, Any], idle: Mapping[str, Sequence[object]]) -> list[str]:
-    """Return the names in `idle` that `given` has with a value that requests something."""
+    """Return the names in `idle` whose values in `given` request something."""
     return [
         name
         for name, value in given.items()
@@ -344,7 +344,7 @@ def requesting(given: Mapping[str, Any], idle: Mapping[str, Sequence[object]]) -
 
 
 def without_effect(names: Sequence[str]) -> tuple[Reason, ...]:
-    """Return the warning about fields that request something and have no effect, if any."""
+    """Return the warning about fields without effect; empty without `names`."""
     if not names:
         return ()
     return (Reason("request.without_effect", {"fields": ", ".join(names), "count": len(names)}),)

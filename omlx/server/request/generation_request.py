@@ -214,7 +214,7 @@ def with_profile(request: GenerationRequest, profile: Profile | None) -> Generat
 
 
 def first(own: int | None, default: int | None) -> int | None:
-    """Return the first that is not None."""
+    """Return `own`, `default` for None."""
     return default if own is None else own
 
 
