@@ -33,6 +33,8 @@ is the English sentence; other languages render the same code and parameters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -58,6 +60,11 @@ class Reason:
 
 def optional_reason(reason: Reason | None) -> dict[str, Any] | None:
     return None if reason is None else reason.to_json()
+
+
+def one_line(error: Exception | None) -> str:
+    """Return type and text of an error in one line of at most 400 characters."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
 
 
 class OmlxError(Exception):
@@ -194,3 +201,12 @@ class EngineDead(EngineError):
 
 class StageLost(EngineDead):
     """Loss of a stage, which ends the group; a supervisor starts the stage again."""
+
+
+@contextmanager
+def os_errors(kind: type[OmlxError], code: str, **params: Param) -> Iterator[None]:
+    """Turn an OSError into an error of `kind`; `detail` is the system's text."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(code, param=None, **params, detail=error.strerror or str(error)) from error

@@ -11,7 +11,7 @@ from typing import Final
 from omlx.catalog import sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured, find_models
-from omlx.cli.output import columns, memory_size
+from omlx.cli.output import columns, memory_size, warn
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError, NotFound
 from omlx.models.catalog.catalog import Catalog
@@ -72,9 +72,8 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
     stored_in = Source(owner.scope.value)
     effective = _resolution(arguments, live)[row.name]
     if effective.source is not stored_in:
-        shown = {"value": _shown(row, effective.value), "source": effective.source.value}
-        message = sentence("cli.config.overridden", {"name": row.name, **shown})
-        sys.stderr.write(f"omlx: {message}\n")
+        shown, source = _shown(row, effective.value), effective.source.value
+        warn("cli.config.overridden", name=row.name, value=shown, source=source)
     _report_doubts(row, value, owner.model, live)
     _report_restart(row, live)
 
@@ -89,8 +88,7 @@ def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConf
     entry = None if model is None else registry.get(model)
     warning = SettingWarnings(Catalog(registry, live)).of(row.name, value, entry)
     if warning is not None:
-        message = sentence("cli.config.doubt", {"warning": warning.message})
-        sys.stderr.write(f"omlx: {message}\n")
+        warn("cli.config.doubt", warning=warning.message)
 
 
 def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
@@ -117,7 +115,7 @@ def _report_restart(row: Setting, live: LiveConfiguration) -> None:
         return
     address = find_server(live.current.resolve().settings.home)
     if address is not None:
-        sys.stderr.write(f"omlx: {sentence('cli.config.restart', {'url': address})}\n")
+        warn("cli.config.restart", url=address)
 
 
 def _list(arguments: Namespace, live: LiveConfiguration) -> None:
@@ -268,10 +266,10 @@ def _add_key(arguments: Namespace, file: KeyFile, configuration: LiveConfigurati
     unmatched = Catalog(registry, configuration).unmatched(arguments.models)
     key = file.add(arguments.name, arguments.models, arguments.rate)
     for pattern in unmatched:
-        _say("keys.no_model", pattern=pattern)
+        warn("keys.no_model", pattern=pattern)
     if opened:
-        _say("cli.keys.closed")
-    _say("cli.keys.once")
+        warn("cli.keys.closed")
+    warn("cli.keys.once")
     sys.stdout.write(f"{key}\n")
 
 
@@ -283,12 +281,12 @@ def _list_keys(arguments: Namespace, file: KeyFile, configuration: LiveConfigura
     elif keys:
         sys.stdout.write(columns([*map(_key_row, keys)], _key_head()))
     else:
-        _say("cli.keys.none")
+        warn("cli.keys.none")
 
 
 def _revoke_key(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
     file.revoke(arguments.name)
-    _say("cli.keys.revoked", name=arguments.name)
+    warn("cli.keys.revoked", name=arguments.name)
 
 
 def _key_head() -> tuple[str, ...]:
@@ -302,10 +300,6 @@ def _key_row(key: NamedKey) -> tuple[str, ...]:
     rate = "-" if key.requests_per_minute is None else str(key.requests_per_minute)
     day = key.created.date().isoformat()
     return key.name, f"…{key.ending}", " ".join(key.models), rate, day
-
-
-def _say(code: str, **params: str) -> None:
-    sys.stderr.write(f"omlx: {sentence(code, params)}\n")
 
 
 KEYS: Final = Command(_keys_arguments, _keys)

@@ -17,7 +17,7 @@ from omlx.cli.arguments import configured, find_models
 from omlx.cli.client import Client
 from omlx.cli.output import BOLD, columns, size, styled
 from omlx.cli.serve.address import find_servers
-from omlx.errors import ConfigError, ModelError, NotFound
+from omlx.errors import ConfigError, ModelError, NotFound, os_errors
 from omlx.models.catalog.catalog import LATEST, Catalog
 from omlx.models.catalog.discovery import HUB_CACHE, hub_root, repository_of
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
@@ -121,7 +121,12 @@ def _rm(arguments: Namespace) -> int:
     if not arguments.yes and not _confirmed(sentence("cli.rm.question", params)):
         return 1
     _unload(entry.id, settings)
-    _delete(entry, settings.home)
+    if entry.source == HUB_CACHE:
+        delete_model(settings.home, hub_root(os.environ), entry.id)
+    else:
+        with os_errors(ModelError, "pull.not_deleted", repository=entry.id):
+            # The files of a snapshot are links to the rest of the repository.
+            shutil.rmtree(repository_of(entry.path) or entry.path)
     sys.stdout.write(sentence("cli.rm.deleted", params) + "\n")
     return 0
 
@@ -159,19 +164,6 @@ def _unload(model: str, settings: Settings) -> None:
         client = Client(server.url, settings.api_key)
         if any(card["id"] == model and card["loaded"] for card in client.get("/v1/models")["data"]):
             client.post(f"/v1/models/{quote(model)}/unload")
-
-
-def _delete(entry: ModelEntry, home: Path) -> None:
-    """Delete a model's folder. Raises ModelError."""
-    if entry.source == HUB_CACHE:
-        delete_model(home, hub_root(os.environ), entry.id)
-        return
-    try:
-        # The files of a snapshot are links to the rest of the repository.
-        shutil.rmtree(repository_of(entry.path) or entry.path)
-    except OSError as error:
-        detail = error.strerror or str(error)
-        raise ModelError("pull.not_deleted", repository=entry.id, detail=detail) from error
 
 
 RM: Final = Command(_rm_arguments, _rm)

@@ -45,6 +45,17 @@ def columns(rows: Sequence[tuple[str, ...]], head: Sequence[str] = ()) -> str:
     return "".join(lines if head else lines[1:])
 
 
+def say(code: str, **params: object) -> None:
+    """Write a sentence of the catalog to standard output, at once."""
+    sys.stdout.write(sentence(code, params) + "\n")
+    sys.stdout.flush()
+
+
+def warn(code: str, **params: object) -> None:
+    """Write a sentence of the catalog to standard error, behind the program's name."""
+    sys.stderr.write(f"omlx: {sentence(code, params)}\n")
+
+
 BOLD: Final = "1"
 DIM: Final = "2"
 UNDERLINE: Final = "4"
@@ -86,8 +97,6 @@ _POLL_S: Final = 0.25
 
 
 class LoadingBars:
-    """Progress bar of a loading model."""
-
     def __init__(self) -> None:
         self._bar: tqdm[NoReturn] | None = None
 

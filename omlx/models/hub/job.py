@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from omlx.errors import Conflict, ModelError, Reason
+from omlx.errors import Conflict, ModelError, Reason, os_errors
 from omlx.models.catalog.files import read_object
 from omlx.models.catalog.reference import Reference
 from omlx.storage import replace_file
@@ -201,10 +201,6 @@ def _idle(home: Path, repository: str) -> Job:
 
 
 def _delete(folder: Path, repository: str) -> None:
-    try:
+    failed = os_errors(ModelError, "pull.not_deleted", repository=repository)
+    with failed, suppress(FileNotFoundError):
         shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        detail = error.strerror or str(error)
-        raise ModelError("pull.not_deleted", repository=repository, detail=detail) from error

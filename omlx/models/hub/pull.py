@@ -34,7 +34,7 @@ from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 
-from omlx.errors import ModelError, Reason
+from omlx.errors import ModelError, Reason, one_line
 from omlx.models.catalog.package import FILE
 from omlx.models.catalog.reference import Reference
 from omlx.models.hub.job import Job, JobRecord, folder_name, missing_bytes, part_of
@@ -45,7 +45,6 @@ WEIGHTS: Final = ("model*.safetensors", "mtp.safetensors", "mtp/*.safetensors")
 _BESIDE: Final = (*WEIGHTS, "*_Pooling/config.json", "*_LogitScore/config.json")
 _AT_TOP: Final = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 _SPARE_BYTES = 1 << 30
-_CHUNK_BYTES = 1 << 20
 
 Planned = Callable[[Sequence[RepoSibling]], None]
 """Callback with the files of a download, before the first is fetched."""
@@ -153,10 +152,8 @@ def _fetch_weights(blobs: Path, repository: str, commit: str | None, file: RepoS
             return False
         start = min(stream.tell(), file.size)
         stream.truncate(start)
-        source, headers = (
-            hf_hub_url(repository, file.rfilename, revision=commit),
-            build_hf_headers(),
-        )
+        source = hf_hub_url(repository, file.rfilename, revision=commit)
+        headers = build_hf_headers()
         http_get(source, stream, resume_size=start, headers=headers, expected_size=file.size)
         stream.flush()
         if not _matches(part, file):
@@ -192,9 +189,7 @@ def _matches(path: Path, file: RepoSibling) -> bool:
     else:
         return True
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest() == expected
+        return hashlib.file_digest(stream, lambda: digest).hexdigest() == expected
 
 
 def _is_personal(blobs: Path, path: Path) -> bool:
@@ -241,14 +236,14 @@ def translated(repository: str, revision: str | None = None) -> Iterator[None]:
         raise ModelError("pull.offline") from error
     except LocalEntryNotFoundError as error:  # the library could not ask for a file
         cause = error.__cause__
-        detail = _one_line(cause if isinstance(cause, Exception) else error)
+        detail = one_line(cause if isinstance(cause, Exception) else error)
         raise _unreachable(detail) from error
     except EntryNotFoundError as error:
         raise ModelError("pull.changed", repository=repository) from error
     except HfHubHTTPError as error:
         if error.response is not None and error.response.status_code == _TOO_MANY:
             raise ModelError("pull.too_many") from error
-        detail = _one_line(error)
+        detail = one_line(error)
         raise ModelError("pull.failed", repository=repository, detail=detail) from error
     except _OTHER_ERRORS as error:
         raise _failure(repository, error) from error
@@ -256,21 +251,17 @@ def translated(repository: str, revision: str | None = None) -> Iterator[None]:
 
 def _failure(repository: str, error: Exception) -> ModelError:
     if isinstance(error, _TRANSPORT_ERROR):
-        return _unreachable(_one_line(error))
+        return _unreachable(one_line(error))
     if isinstance(error, OSError) and error.errno in _FULL:
         return ModelError("pull.disk_full", repository=repository)
     if isinstance(error, FileNotFoundError):
         return ModelError("pull.deleted", repository=repository)
-    return ModelError("pull.failed", repository=repository, detail=_one_line(error))
+    return ModelError("pull.failed", repository=repository, detail=one_line(error))
 
 
 def _unreachable(detail: str) -> ModelError:
     host = urlsplit(constants.ENDPOINT).hostname or constants.ENDPOINT
     return ModelError("pull.unreachable", host=host, detail=detail)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def download(
