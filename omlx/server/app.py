@@ -35,22 +35,16 @@ from omlx.server.endpoints.generation import (
     Responder,
     TokenizeRequest,
 )
-from omlx.server.endpoints.models import (
-    LmStudioEndpoints,
-    ModelCards,
-    ModelEndpoints,
-    PrefixEndpoints,
-)
+from omlx.server.endpoints.models import LmStudioEndpoints, ModelCards, ModelEndpoints
 from omlx.server.endpoints.ollama import OllamaEndpoints, PullRequest, ShowRequest
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.endpoints.sessions import SaveRequest, SessionEndpoints, SessionFile
 from omlx.server.endpoints.texts import (
-    EmbeddingEndpoints,
     EmbeddingRequest,
     EmbeddingsRequest,
     EmbedRequest,
-    RerankEndpoint,
     RerankRequest,
+    TextEndpoints,
 )
 from omlx.server.http import errors
 from omlx.server.http.guard import AccessGuard, check_main
@@ -162,13 +156,11 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     """Return every route of the API, in the order of the OpenAPI document."""
     pool, generations, cards = services.pool, services.generations, ModelCards(services.pool)
     health, sessions = HealthEndpoints(services), SessionEndpoints(responses, services)
-    models, prefixes = ModelEndpoints(services, cards), PrefixEndpoints(services.prefixes)
+    models, lmstudio = ModelEndpoints(services, cards), LmStudioEndpoints(cards)
     answers = GenerationEndpoints(responder, generations)
-    embeddings = EmbeddingEndpoints(pool, generations)
-    rerank = RerankEndpoint(pool, generations).rerank
+    texts = TextEndpoints(pool, generations)
     requests = RequestEndpoints(services.activity, generations)
     ollama = OllamaEndpoints(responder, generations, pool, cards, services.downloads)
-    lmstudio = LmStudioEndpoints(cards)
     model, response = "/v1/models/{name:path}", "/v1/responses/{id}"
     return [
         Route("GET", "/health", health.health),
@@ -179,9 +171,9 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("GET", f"{response}/input_items", responses.items),
         Route("POST", "/v1/chat/completions", answers.chat_completions, ChatRequest),
         Route("POST", "/v1/completions", answers.completions, CompletionRequest),
-        Route("POST", "/v1/embeddings", embeddings.embeddings, EmbeddingRequest),
-        Route("POST", "/v1/rerank", rerank, RerankRequest),
-        Route("POST", "/v2/rerank", rerank, RerankRequest),
+        Route("POST", "/v1/embeddings", texts.embeddings, EmbeddingRequest),
+        Route("POST", "/v1/rerank", texts.rerank, RerankRequest),
+        Route("POST", "/v2/rerank", texts.rerank, RerankRequest),
         Route("POST", "/v1/messages", answers.messages, MessageRequest),
         Route("POST", "/v1/messages/count_tokens", answers.count_tokens, MessageRequest),
         Route("POST", "/tokenize", answers.tokenize, TokenizeRequest),
@@ -198,8 +190,8 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("POST", "/v1/sessions/open", sessions.open, SessionFile),
         Route("GET", "/v1/requests", requests.list_requests),
         Route("POST", "/v1/requests/{id}/cancel", requests.cancel),
-        Route("DELETE", f"{model}/prefixes", prefixes.clear),
-        Route("POST", f"{model}/prefixes/probe", prefixes.probe, ChatRequest),
+        Route("DELETE", f"{model}/prefixes", models.clear),
+        Route("POST", f"{model}/prefixes/probe", models.probe, ChatRequest),
         Route("GET", "/", ollama.root),
         Route("GET", "/api/version", ollama.version),
         Route("GET", "/api/tags", ollama.tags),
@@ -207,8 +199,8 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
         Route("POST", "/api/show", ollama.show, ShowRequest),
         Route("POST", "/api/chat", ollama.chat, OllamaChatRequest),
         Route("POST", "/api/generate", ollama.generate, GenerateRequest),
-        Route("POST", "/api/embed", embeddings.embed, EmbedRequest),
-        Route("POST", "/api/embeddings", embeddings.embed_one, EmbeddingsRequest, "embeddings"),
+        Route("POST", "/api/embed", texts.embed, EmbedRequest),
+        Route("POST", "/api/embeddings", texts.embed_one, EmbeddingsRequest, "embeddings"),
         Route("POST", "/api/pull", ollama.pull, PullRequest),
         Route("POST", "/api/create", ollama.unsupported),
         Route("POST", "/api/copy", ollama.unsupported),
@@ -321,25 +313,24 @@ async def _gone(request: Request, error: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 
+@dataclass(frozen=True, slots=True)
 class HealthEndpoints:
-    def __init__(self, services: Services) -> None:
-        self._engine = services.engine
-        self._metrics = services.metrics
+    services: Services
 
     async def health(self, request: Request) -> Response:
         """Return 200 while the engine thread lives, with the newest device error if there was one.
 
         Says nothing about models.
         """
-        if self._engine.failure is not None:
-            failed = {"status": "error", **errors.openai(self._engine.failure)}
+        if (failure := self.services.engine.failure) is not None:
+            failed = {"status": "error", **errors.openai(failure)}
             return JSONResponse({**failed, **_device_error()}, 503)
         return JSONResponse({"status": "ok", **_device_error()})
 
     async def metrics(self, request: Request) -> Response:
         """Return metrics in the format of Prometheus."""
         check_main(request.scope)
-        content, content_type = self._metrics.scrape(request.headers.get("accept", ""))
+        content, content_type = self.services.metrics.scrape(request.headers.get("accept", ""))
         return Response(content, headers={"Content-Type": content_type})
 
 

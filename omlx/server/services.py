@@ -192,9 +192,8 @@ class ExactnessService:
             assert resident is not None
             target, cost_model = resident.weights[resident.entry.path], served.cost_model
             steps = exactness_steps(served.id, target, cost_model, served.context_length)
-            while (
-                await asyncio.wrap_future(self.engine.call(partial(next, steps, _END))) is not _END
-            ):
+            step = partial(next, steps, _END)
+            while await asyncio.wrap_future(self.engine.call(step)) is not _END:
                 passed()
             assert cost_model.exactness is not None
             return cost_model.exactness
@@ -247,24 +246,14 @@ class Forecast:
         }
 
 
+@dataclass(frozen=True, slots=True)
 class PrefixService:
     """Prefix caches by model, for the API and the dashboard."""
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        pool: Pool,
-        generations: GenerationService,
-        prewarmer: Prewarmer | None = None,
-    ) -> None:
-        self._engine = engine
-        self._prewarmer = prewarmer
-        self._pool = pool
-        self._generations = generations
-
-    def check(self, name: str) -> None:
-        """Raise NotFound for an unknown model."""
-        self._pool.resolve(name)
+    engine: EngineThread
+    pool: Pool
+    generations: GenerationService
+    prewarmer: Prewarmer | None = None
 
     async def clear(self, name: str) -> None:
         """Forget every prefix of a model and how its prompts begin, in memory and on disk; returns
@@ -272,11 +261,11 @@ class PrefixService:
 
         Raises NotFound, EngineDead.
         """
-        model = self._pool.resolve(name).id
-        await asyncio.wrap_future(self._engine.clear_prefixes(model))
-        await self._pool.residents.remove_prefixes(model)
-        if self._prewarmer is not None:
-            await self._prewarmer.forget(model)
+        model = self.pool.resolve(name).id
+        await asyncio.wrap_future(self.engine.clear_prefixes(model))
+        await self.pool.residents.remove_prefixes(model)
+        if self.prewarmer is not None:
+            await self.prewarmer.forget(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
         """Return how many tokens the prompt has, how many of them are cached and when its first
@@ -285,9 +274,9 @@ class PrefixService:
         Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid
         prompt.
         """
-        model = self._pool.resolve(name).id
-        tokens = await self._generations.prompt_ids(replace(request, model=model))
-        forecast = await asyncio.wrap_future(self._engine.forecast(model, tokens))
+        model = self.pool.resolve(name).id
+        tokens = await self.generations.prompt_ids(replace(request, model=model))
+        forecast = await asyncio.wrap_future(self.engine.forecast(model, tokens))
         return {
             "object": "prefix.probe",
             "model": model,
@@ -301,14 +290,14 @@ class PrefixService:
 
         Does not wait for a busy engine.
         """
-        if self._prewarmer is None:
+        if self.prewarmer is None:
             return []
-        expected = await self._prewarmer.expected(model)
+        expected = await self.prewarmer.expected(model)
         tokens = [tokenized.tokens for _, tokenized in expected]
         prompts = [(*ids, *ids[-1:]) for ids in tokens]  # a user's message follows
         forecasts: Sequence[PromptForecast | None] = [None] * len(prompts)
         with suppress(TimeoutError, EngineDead):
-            asked = [asyncio.wrap_future(self._engine.forecast(model, each)) for each in prompts]
+            asked = [asyncio.wrap_future(self.engine.forecast(model, each)) for each in prompts]
             forecasts = await asyncio.wait_for(asyncio.gather(*asked), FORECAST_TIMEOUT_S)
         return [
             Forecast(one, tokenized, forecast)
@@ -317,4 +306,4 @@ class PrefixService:
 
     def prewarming(self, model: str) -> BeginningStats | None:
         """Return how far a model's beginnings are; None if it is not loaded, or none are stored."""
-        return None if self._prewarmer is None else self._prewarmer.stats().get(model)
+        return None if self.prewarmer is None else self.prewarmer.stats().get(model)

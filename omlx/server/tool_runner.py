@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from omlx.errors import BadRequest, Forbidden, OmlxError, Reason
@@ -32,15 +32,13 @@ NO_ROOM: Final = "The result is too long: {tokens} tokens, and the context has {
 NO_ARGUMENTS: Final = "The arguments are not a JSON object."
 
 
+@dataclass(frozen=True, slots=True)
 class ToolRunner:
     """Lists and calls the tools of requests. Results are shortened to the room in the context."""
 
-    def __init__(
-        self, generations: GenerationService, toolbox: Toolbox, settings: Callable[[], Settings]
-    ) -> None:
-        self._generations = generations
-        self._toolbox = toolbox
-        self._settings = settings
+    generations: GenerationService
+    toolbox: Toolbox
+    settings: Callable[[], Settings]
 
     async def prepare(
         self, request: GenerationRequest, caller: Caller
@@ -54,7 +52,7 @@ class ToolRunner:
             return request, {}
         tools: dict[str, OfferedTool] = {}
         warnings: list[Reason] = []
-        names = self._toolbox.names
+        names = self.toolbox.names
         for each in wanted.sets:
             refused = self._refusal(each.field, caller)
             search = each.kind != MCP
@@ -65,7 +63,7 @@ class ToolRunner:
             if refused is not None:
                 raise refused
             server = WEB if search else self._server(each)
-            for tool in await self._toolbox.tools(server):
+            for tool in await self.toolbox.tools(server):
                 if each.allows(tool):
                     labelled = replace(tool, server=each.server)
                     known = OfferedTool(labelled, tool.full_name, each.asks(tool))
@@ -79,7 +77,7 @@ class ToolRunner:
 
     def _refusal(self, field: str, caller: Caller) -> Forbidden | None:
         """Return the error for a request without the right to tools."""
-        allowed = self._settings().api_tools
+        allowed = self.settings().api_tools
         if allowed == "off":
             return Forbidden("toolbox.api_off", param=field, field=field)
         if allowed == "own" and caller.key not in ("", MAIN_KEY, DASHBOARD):
@@ -92,7 +90,7 @@ class ToolRunner:
         Addresses beside those of the settings are refused: a request could reach any program of
         this machine and its networks. Raises BadRequest.
         """
-        declared, label, address = self._toolbox.servers, wanted.server, wanted.address
+        declared, label, address = self.toolbox.servers, wanted.server, wanted.address
         if address is None and label in declared:
             return label
         for name in (label, *declared):
@@ -109,7 +107,7 @@ class ToolRunner:
     ) -> tuple[GenerationRequest, list[OutputEvent]]:
         """Make the approved calls; return the request with results, and events."""
         approved = () if request.server_tools is None else request.server_tools.approved
-        length = await self._generations.context_length(request) if approved else 0
+        length = await self.generations.context_length(request) if approved else 0
         events: list[OutputEvent] = []
         texts: dict[str, str] = {}
         for message in request.messages:
@@ -140,7 +138,7 @@ class ToolRunner:
         if not isinstance(arguments, dict):
             return ToolResult(NO_ARGUMENTS, failed=True)
         try:
-            result = await self._toolbox.call(known.called, arguments)
+            result = await self.toolbox.call(known.called, arguments)
         except OmlxError as error:
             return ToolResult(error.message, failed=True)
         return await self._fitting(result, request, length)
@@ -149,7 +147,7 @@ class ToolRunner:
         self, result: ToolResult, request: GenerationRequest, length: int
     ) -> ToolResult:
         """Shorten a result to the room in a context of `length` tokens, less an answer's."""
-        whole, generations = result, self._generations
+        whole, generations = result, self.generations
         if request.truncates:  # the last turn alone has to fit
             roles = [message["role"] for message in request.messages]
             last = len(roles) - 1 - roles[::-1].index("user") if "user" in roles else 0

@@ -17,10 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from omlx.errors import BadRequest, NotFound, OmlxError, Stopped, optional_reason
+from omlx.errors import NotFound, OmlxError, Stopped, optional_reason
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.openai.chat_request import ChatMessage, ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
+from omlx.server.http.errors import field_error
 from omlx.server.http.guard import caller_of, is_named, key_of
 from omlx.server.http.transport import (
     EventStream,
@@ -40,7 +41,6 @@ from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import SHOWN_ID, GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
-from omlx.server.request.usage import Progress
 from omlx.server.tool_loop import ToolLoops
 
 
@@ -96,8 +96,10 @@ class Responder:
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
         """Yield bytes per batch of events; an error becomes the last event."""
-        progress = stream.progress
-        yield b"".join(map(wire.frame, with_forecast(encoder.start(), progress)))
+        payloads, progress = encoder.start(), stream.progress
+        if payloads and progress is not None:  # long prompts: a forecast with the first payload
+            payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
+        yield b"".join(map(wire.frame, payloads))
         try:
             async for batch in stream.batches(self._keep_alive_s):
                 frames = b"".join(wire.silence(stream.progress))
@@ -110,13 +112,6 @@ class Responder:
             return
         if wire.done:
             yield wire.done
-
-
-def with_forecast(payloads: list[Json], progress: Progress | None) -> list[Json]:
-    """Add progress and forecast of the prompt to the first payload of a stream."""
-    if progress is not None and payloads:
-        payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
-    return payloads
 
 
 async def collect(stream: GenerationStream) -> list[ChoiceEvent]:
@@ -143,7 +138,7 @@ class TokenizeRequest(Body):
         """Text to tokenize. Raises BadRequest without any."""
         text = self.prompt if self.prompt is not None else self.content
         if text is None:
-            raise BadRequest("request.missing", param="prompt", field="prompt")
+            raise field_error("request.missing", "prompt")
         return text
 
     def conversation(self, messages: Sequence[ChatMessage]) -> GenerationRequest:

@@ -32,7 +32,7 @@ from omlx.server.http import errors
 from omlx.server.http.guard import check_main, is_named
 from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.request.fields import Body
-from omlx.server.services import PrefixService, Services
+from omlx.server.services import Services
 from omlx.text.calls.markup import call_format
 from omlx.text.reasoning import reasoning_format
 
@@ -169,17 +169,14 @@ class UnloadRequest(Body):
     timeout: Annotated[float, Field(ge=0, le=86400, strict=False)] | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class ModelEndpoints:
-    def __init__(self, services: Services, cards: ModelCards) -> None:
-        self._cards = cards
-        self._engine = services.engine
-        self._pool = services.pool
-        self._activity = services.activity
-        self._prefixes = services.prefixes
+    services: Services
+    cards: ModelCards
 
     async def list_models(self, request: Request) -> Response:
         """List all usable models, in the dialect of the client."""
-        records = [card.record() for card in await self._cards.all()]
+        records = [card.record() for card in await self.cards.all()]
         if errors.speaks_anthropic(request.scope):
             return JSONResponse(_anthropic_list(records))
         return JSONResponse({"object": "list", "data": records})
@@ -189,33 +186,33 @@ class ModelEndpoints:
 
         The id may contain slashes, raw or percent-encoded.
         """
-        entry = self._pool.resolve(name)
-        configured = await asyncio.to_thread(self._pool.speculation, entry.id)
-        served = next((model for model in self._pool.loaded if model.id == entry.id), None)
+        entry = self.services.pool.resolve(name)
+        configured = await asyncio.to_thread(self.services.pool.speculation, entry.id)
+        served = next((model for model in self.services.pool.loaded if model.id == entry.id), None)
         snapshot = await self._snapshot(served.id) if served is not None else None
-        card = await self._cards.one(name)
+        card = await self.cards.one(name)
         record = card.record()
         if errors.speaks_anthropic(request.scope):
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
-        record |= status.memory(self._pool.status(entry.id))
+        record |= status.memory(self.services.pool.status(entry.id))
         record["fallback_for"] = None
         if not is_named(request.scope):  # they are names that other keys have asked for
-            fallbacks = self._pool.catalog.fallbacks.values()
+            fallbacks = self.services.pool.catalog.fallbacks.values()
             record["fallback_for"] = status.fallbacks(fallbacks, entry.id)
         record["kv_cache"] = status.kv_cache(served)
         record["exactness"] = status.exactness(configured, served)
         record["speculation"] = status.speculation(
-            configured, served, snapshot, self._activity.recent(entry.id)
+            configured, served, snapshot, self.services.activity.recent(entry.id)
         )
         record["vocabulary"] = status.vocabulary(served)
         record["vision"] = status.vision(card.no_vision, served)
         record["batching"] = record["prefixes"] = None
         if snapshot is not None:
             record["batching"] = status.batching(snapshot.unbatchable)
-            beginnings = await self._prefixes.beginnings(entry.id)
+            beginnings = await self.services.prefixes.beginnings(entry.id)
             record["prefixes"] = status.prefixes(snapshot.prefix) | {
                 "beginnings": [beginning.to_json() for beginning in beginnings],
-                "prewarming": status.prewarming(self._prefixes.prewarming(entry.id)),
+                "prewarming": status.prewarming(self.services.prefixes.prewarming(entry.id)),
             }
         return JSONResponse(record)
 
@@ -224,7 +221,7 @@ class ModelEndpoints:
 
         Loading continues if the client disconnects.
         """
-        return await self._move(request, name, self._pool.load)
+        return await self._move(request, name, self.services.pool.load)
 
     async def unload_model(self, request: Request, name: str) -> Response:
         """Unload a model; answers once its running requests have ended and its memory is free.
@@ -235,12 +232,25 @@ class ModelEndpoints:
 
         async def unload(name: str) -> None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._pool.unload(name), limit_s)
+                await asyncio.wait_for(self.services.pool.unload(name), limit_s)
 
         response = await self._move(request, name, unload)
-        if self._pool.status(self._pool.entry(name).id).state is State.DRAINING:
+        if self.services.pool.status(self.services.pool.entry(name).id).state is State.DRAINING:
             response.status_code = 202
         return response
+
+    async def clear(self, request: Request, name: str) -> Response:
+        """Clear a model's prefix cache, on disk too."""
+        check_main(request.scope)
+        await self.services.prefixes.clear(name)
+        return Response(status_code=204)
+
+    async def probe(self, request: Request, name: str) -> Response:
+        """Count the cached prompt tokens of a chat request. Nothing is computed."""
+        # An unknown model is reported before a body that cannot be read.
+        self.services.pool.resolve(name)
+        asked = await read_body(request, lambda body: ChatRequest.parse(body).generation_request())
+        return JSONResponse(await self.services.prefixes.probe(name, asked))
 
     async def _move(
         self, request: Request, name: str, move: Callable[[str], Coroutine[Any, Any, None]]
@@ -257,7 +267,7 @@ class ModelEndpoints:
         wait.
         """
         with suppress(TimeoutError, EngineDead):
-            snapshot = asyncio.wrap_future(self._engine.snapshot(model))
+            snapshot = asyncio.wrap_future(self.services.engine.snapshot(model))
             return await asyncio.wait_for(snapshot, SNAPSHOT_TIMEOUT_S)
         return None
 
@@ -321,20 +331,3 @@ def _kind(card: ModelCard) -> str:
     if card.facts.embeddings:
         return "embeddings"
     return "llm" if card.no_vision is not None else "vlm"
-
-
-class PrefixEndpoints:
-    def __init__(self, prefixes: PrefixService) -> None:
-        self._prefixes = prefixes
-
-    async def clear(self, request: Request, name: str) -> Response:
-        """Clear a model's prefix cache, on disk too."""
-        check_main(request.scope)
-        await self._prefixes.clear(name)
-        return Response(status_code=204)
-
-    async def probe(self, request: Request, name: str) -> Response:
-        """Count the cached prompt tokens of a chat request. Nothing is computed."""
-        self._prefixes.check(name)  # an unknown model is reported before a body that cannot be read
-        asked = await read_body(request, lambda body: ChatRequest.parse(body).generation_request())
-        return JSONResponse(await self._prefixes.probe(name, asked))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from math import isinf
@@ -66,20 +66,13 @@ class PullRequest(Named):
     stream: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class OllamaEndpoints:
-    def __init__(
-        self,
-        responder: Responder,
-        generations: GenerationService,
-        pool: Pool,
-        cards: ModelCards,
-        downloads: Downloads,
-    ) -> None:
-        self._responder = responder
-        self._generations = generations
-        self._pool = pool
-        self._cards = cards
-        self._downloads = downloads
+    responder: Responder
+    generations: GenerationService
+    pool: Pool
+    cards: ModelCards
+    downloads: Downloads
 
     async def root(self, request: Request) -> Response:
         """Answer a line of text, for programs and people that probe for a server."""
@@ -90,28 +83,28 @@ class OllamaEndpoints:
 
     async def tags(self, request: Request) -> Response:
         """List the usable models."""
-        return JSONResponse({"models": [_tag(card) for card in await self._cards.all()]})
+        return JSONResponse({"models": [_tag(card) for card in await self.cards.all()]})
 
     async def running(self, request: Request) -> Response:
         """List the models in memory, with the time of unloading if unused.
 
         A profile is not listed: it is no copy of its model.
         """
-        cards = await self._cards.all()
+        cards = await self.cards.all()
         loaded = [card for card in cards if card.served is not None and card.profile is None]
         return JSONResponse({"models": [self._running(card) for card in loaded]})
 
     async def show(self, request: Request) -> Response:
         """Show a model: context length and capabilities."""
         body = await read_body(request, ShowRequest.parse)
-        return JSONResponse(_shown(await self._cards.one(body.id)))
+        return JSONResponse(_shown(await self.cards.one(body.id)))
 
     async def unsupported(self, request: Request) -> Response:
         """Refuse: models are changed in the dashboard and on the command line."""
         raise BadRequest("ollama.models", param="model", path=request.url.path)
 
     def _running(self, card: ModelCard) -> Json:
-        status = self._pool.status(card.entry.id)
+        status = self.pool.status(card.entry.id)
         tag = _tag(card)
         del tag["modified_at"]
         return tag | {
@@ -133,25 +126,25 @@ class OllamaEndpoints:
         body, exchange = await read_body(request, partial(_parse, kind))
         keep_s = body.keep_s
         if exchange is None:
-            return await self._load(request, body, await self._cards.one(body.id))
-        card = await self._cards.one(self._generations.named(exchange.generation).model)
+            return await self._load(request, body, await self.cards.one(body.id))
+        card = await self.cards.one(self.generations.named(exchange.generation).model)
         if body.think and not card.reasoning:
             raise BadRequest("ollama.no_thinking", param="think", model=card.entry.id)
 
         def encoder(stream: GenerationStream) -> Encoder:
             if keep_s is not None:
-                self._pool.residents.keep(stream.served.id, keep_s)
+                self.pool.residents.keep(stream.served.id, keep_s)
             return exchange.encoder(stream)
 
-        return await self._responder.respond(request, replace(exchange, encoder=encoder))
+        return await self.responder.respond(request, replace(exchange, encoder=encoder))
 
     async def _load(self, request: Request, body: Generating, card: ModelCard) -> Response:
         """Load the model, or unload it if `keep_alive` is 0."""
         started_at, keep_s, model = monotonic(), body.keep_s, card.entry.id
         if keep_s != 0:
-            await while_connected(request.receive, self._pool.load(model))
+            await while_connected(request.receive, self.pool.load(model))
         if keep_s is not None:
-            self._pool.residents.keep(model, keep_s)  # of 0 seconds: once its requests have ended
+            self.pool.residents.keep(model, keep_s)  # of 0 seconds: once its requests have ended
         reason = "unload" if keep_s == 0 else "load"
         return JSONResponse(body.no_answer(card.id, reason, (monotonic() - started_at) * 1000))
 
@@ -185,7 +178,7 @@ class OllamaEndpoints:
 
     def _is_here(self, name: str) -> bool:
         try:
-            self._pool.catalog.target(name)
+            self.pool.catalog.target(name)
         except (NotFound, ModelError):
             return False
         return True
@@ -202,11 +195,11 @@ class OllamaEndpoints:
 
     async def _progress(self, reference: Reference) -> AsyncGenerator[Json, None]:
         digest = f"sha256:{sha256(reference.repository.encode()).hexdigest()}"
-        task = asyncio.create_task(self._downloads.fetch(reference))
+        task = asyncio.create_task(self.downloads.fetch(reference))
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=POLL_S)
-                for download in await self._downloads.all():
+                for download in await self.downloads.all():
                     if download.repository == reference.repository and download.total_bytes:
                         yield {
                             "status": f"pulling {reference}",
@@ -229,7 +222,7 @@ class OllamaEndpoints:
             async with asyncio.timeout(LISTED_S):
                 while not self._is_here(name):
                     await asyncio.sleep(POLL_S)  # another task watches the folders
-        self._pool.catalog.target(name)
+        self.pool.catalog.target(name)
 
 
 def _expires_at(status: ModelStatus) -> str:

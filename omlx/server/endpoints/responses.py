@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, Literal
 
@@ -69,23 +70,23 @@ class ResponseEndpoints:
 
     def __init__(self, responder: Responder) -> None:
         self.store = ResponseStore(journal=responder.answers.journal)
-        self._answers = responder.answers
+        self.answers = responder.answers
         self._responder = responder
 
     async def restore(self) -> None:
         """Read the stored responses of an earlier process; responses in the background that it left
         continue. Call it once, before the first request."""
-        if (journal := self._answers.journal) is None:
+        if (journal := self.answers.journal) is None:
             return
         await self.store.restore(journal)
         for owned in await journal.run(Table.background) or ():
-            self._answers.spawn(self._continue(owned))
+            self.answers.spawn(self._continue(owned))
 
     async def _continue(self, owned: Owned) -> None:
         """Continue a response in the background; one that cannot be says why once it is asked
         for."""
         try:
-            await self._answers.reopen(None, owned, partial(self._read, owned.owner))
+            await self.answers.reopen(None, owned, partial(self._read, owned.owner))
         except OmlxError as error:
             fields = {"id": owned.name, "reason": error.message}
             log.warning("a response in the background was not continued", extra={"fields": fields})
@@ -96,7 +97,7 @@ class ResponseEndpoints:
         exchange = await self._exchange(request)
         if not exchange.background or exchange.stream:
             return await self._responder.respond(request, exchange)
-        answer, source = await self._answers.open(request, exchange)
+        answer, source = await self.answers.open(request, exchange)
         return JSONResponse(self.store.get(answer.owned), headers={SOURCE: source})
 
     async def input_tokens(self, request: Request) -> Response:
@@ -122,7 +123,7 @@ class ResponseEndpoints:
         if body.previous_response_id is not None:
             before = self.store.before(Owned(owner, body.previous_response_id))
         conversation = body.conversation(before)
-        lifetime = _Lifetime(self.store, self._answers, owner, body, conversation)
+        lifetime = _Lifetime(self.store, self.answers, owner, body, conversation)
         return Exchange(
             body.generation_request(conversation),
             bool(body.stream),
@@ -149,17 +150,17 @@ class ResponseEndpoints:
             last = LastEvent(query.starting_after, "starting_after")
         replay = self.store.replay(owned)
         if replay is not None:
-            return self._answers.follow(id, replay, last)
+            return self.answers.follow(id, replay, last)
         answer = await self._reopen(request, owned)
         if answer is None or not answer.streams:
             self.store.get(owned)  # raises for an unknown response
             raise BadRequest("response.no_stream", param="stream")
-        return await self._answers.stream(request, answer, RESPONSES, last)
+        return await self.answers.stream(request, answer, RESPONSES, last)
 
     async def _reopen(self, request: Request, owned: Owned) -> Answer | Kept | None:
         if not owned.name.startswith(ID_PREFIX):
             return None
-        return await self._answers.reopen(request, owned, partial(self._read, owned.owner))
+        return await self.answers.reopen(request, owned, partial(self._read, owned.owner))
 
     async def items(self, request: Request, id: str) -> Response:
         items = self.store.items(owned_by(request, id))
@@ -168,7 +169,7 @@ class ResponseEndpoints:
     async def delete(self, request: Request, id: str) -> Response:
         owned = owned_by(request, id)
         in_progress = owned in self.store.open  # which is not stored, and keeps its record
-        if in_progress or not await self._answers.drop(owned) or owned in self.store:
+        if in_progress or not await self.answers.drop(owned) or owned in self.store:
             self.store.delete(owned)
         return JSONResponse({"id": id, "object": "response", "deleted": True})
 
@@ -190,39 +191,35 @@ def owned_by(request: Request, id: str) -> Owned:
     return Owned(owner_of(request.scope), id)
 
 
+@dataclass(frozen=True, slots=True)
 class _Lifetime:
     """One response from its first event until it is stored."""
 
-    def __init__(
-        self,
-        store: ResponseStore,
-        answers: Answers,
-        owner: str,
-        body: ResponseRequest,
-        conversation: Conversation,
-    ) -> None:
-        self._store, self._answers, self._owner = store, answers, owner
-        self._body, self._conversation = body, conversation
+    store: ResponseStore
+    answers: Answers
+    owner: str
+    body: ResponseRequest
+    conversation: Conversation
 
     def encoder(self, stream: GenerationStream) -> ResponseEncoder:
-        encoder = self._body.encoder(stream, self._conversation)
-        self._store.open[Owned(self._owner, stream.id)] = Open(stream, encoder)
+        encoder = self.body.encoder(stream, self.conversation)
+        self.store.open[Owned(self.owner, stream.id)] = Open(stream, encoder)
         return encoder
 
     def ended(self, encoder: Encoder, /, *, final: bool) -> None:
         """Store the response if the request says so and it has a final status."""
         assert isinstance(encoder, ResponseEncoder)
         response = encoder.response
-        owned = Owned(self._owner, response["id"])
-        running = self._store.open.pop(owned, None)
-        if running is None or not self._body.stored or not final:
+        owned = Owned(self.owner, response["id"])
+        running = self.store.open.pop(owned, None)
+        if running is None or not self.body.stored or not final:
             return
         if response["status"] != "in_progress":
-            items = [item.as_output() for item in self._body.items]
+            items = [item.as_output() for item in self.body.items]
             numbered = [{"id": f"{response['id']}_in_{i}"} | item for i, item in enumerate(items)]
-            answer = self._answers.running.get(owned)
+            answer = self.answers.running.get(owned)
             replay = None
-            if answer is not None and self._body.stream:
+            if answer is not None and self.body.stream:
                 replay = answer.unrecorded
-            messages = self._conversation.messages
-            self._store.keep(self._owner, response, numbered, messages, replay)
+            messages = self.conversation.messages
+            self.store.keep(self.owner, response, numbered, messages, replay)

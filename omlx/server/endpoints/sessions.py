@@ -20,11 +20,10 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
-from omlx.engine.prefix.tree import shared_length
 from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
 from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel
-from omlx.server.beginnings.beginning import FIRST_WORDS
+from omlx.server.beginnings.beginning import FIRST_WORDS, shared_prefix
 from omlx.server.beginnings.prewarmer import BackgroundPrefill
 from omlx.server.dialects.openai.responses_items import Item
 from omlx.server.dialects.openai.responses_request import ResponseRequest
@@ -61,7 +60,7 @@ class SaveRequest(SessionFile):
 
 class SessionEndpoints:
     def __init__(self, responses: ResponseEndpoints, services: Services) -> None:
-        self._store, self._journal = responses.store, services.journal
+        self._store, self._answers = responses.store, responses.answers
         self._engine, self._pool = services.engine, services.pool
         self._tools = services.tool_loops
         self._prefill = BackgroundPrefill(services.engine, services.pool)
@@ -102,7 +101,7 @@ class SessionEndpoints:
         except OSError as error:
             raise NotFound("session.no_file", detail=error.strerror or str(error)) from error
         id = self._adopt(owner_of(request.scope), session)
-        await self._flushed()
+        await self._answers.flushed()
         figures = {"restored": restored, "computed": computed}
         return _shown(session, id=id, reason=reason, **figures)
 
@@ -111,7 +110,7 @@ class SessionEndpoints:
         owned = owned_by(request, id)
         copy = self._store.saved(owned).renamed()
         self._store.put(owned.owner, copy)
-        await self._flushed()
+        await self._answers.flushed()
         return JSONResponse(copy.response)
 
     def _path(self, body: SessionFile) -> Path:
@@ -120,20 +119,14 @@ class SessionEndpoints:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / body.file
 
-    async def _flushed(self) -> None:
-        if self._journal is not None:
-            await self._journal.flushed()
-
     async def _tokens(self, following: GenerationRequest) -> tuple[int, ...]:
         """Return the tokens with which every next turn of a conversation begins."""
-        shared: tuple[int, ...] | None = None
+        prompts = []
         for word in FIRST_WORDS:
             turns = [*map(dict, following.messages), *_next(following, word)]
             turn = replace(following, messages=tooling.with_names(turns))
-            prompt = tuple(await self._tools.prompt_ids(turn, Caller(key=MAIN_KEY)))
-            length = len(prompt) if shared is None else shared_length(shared, prompt)
-            shared = prompt[:length]
-        return shared or ()
+            prompts.append(tuple(await self._tools.prompt_ids(turn, Caller(key=MAIN_KEY))))
+        return shared_prefix(prompts)
 
     async def _states(self, served: ServedModel, tokens: Sequence[int]) -> StateStore | Reason:
         """Return the stored states of a leased model; the reason where it has none."""

@@ -112,103 +112,6 @@ class EmbeddingsRequest(Configured):
     prompt: str | None = None
 
 
-class EmbeddingEndpoints:
-    """OpenAI's and Ollama's. Without a text, Ollama's load the model."""
-
-    def __init__(self, pool: Pool, generations: GenerationService) -> None:
-        self._pool = pool
-        self._generations = generations
-
-    async def embeddings(self, request: Request) -> Response:
-        """Return a vector per text, by models whose packages declare how to pool."""
-        body = await read_body(request, EmbeddingRequest.parse)
-        work = self._embed(body.model, body.inputs, body.dimensions, "input")
-        return JSONResponse(body.body(await while_connected(request.receive, work)))
-
-    async def embed(self, request: Request) -> Response:
-        """Return a vector per text, in Ollama's dialect."""
-        started_at = monotonic()
-        body = await read_body(request, EmbedRequest.parse)
-        embedded = await self._embedded(request, body, body.inputs, body.dimensions, "input")
-        answer: Json = {
-            "model": embedded.model,
-            "embeddings": embedded.vectors,
-            "total_duration": round((monotonic() - started_at) * _NS),
-            "load_duration": 0,
-            "prompt_eval_count": embedded.tokens,
-        }
-        return JSONResponse(answer | warnings(body.option_warnings()))
-
-    async def embed_one(self, request: Request) -> Response:
-        """Return the vector of a single text, in Ollama's older dialect."""
-        body = await read_body(request, EmbeddingsRequest.parse)
-        texts = [body.prompt] if body.prompt else []
-        embedded = await self._embedded(request, body, texts, None, "prompt")
-        return JSONResponse({"embedding": next(iter(embedded.vectors), [])})
-
-    async def _embedded(
-        self,
-        request: Request,
-        body: Configured,
-        texts: Sequence[str],
-        dimensions: int | None,
-        param: str,
-    ) -> Embedded:
-        keep_s, model = body.keep_s, self._pool.resolve(body.id).id
-        work = self._embed(model, texts, dimensions, param)
-        embedded = await while_connected(request.receive, work)
-        if keep_s is not None:
-            self._pool.residents.keep(model, keep_s)
-        return embedded
-
-    async def _embed(
-        self, model: str | None, inputs: Sequence[Input], dimensions: int | None, param: str
-    ) -> Embedded:
-        """Return a vector per text, by a model whose package declares how to pool.
-
-        `dimensions`: components per vector, None for all. Raises OmlxError about the field `param`
-        for too many or too long texts.
-        """
-        if len(inputs) > MAX_INPUTS:
-            raise field_error("request.too_many", param, count=len(inputs), limit=MAX_INPUTS)
-        entry = self._pool.resolve(model)
-        declared = await asyncio.to_thread(pooling, entry)
-        lease = await self._pool.lease(entry.id)
-        try:
-            fields = [f"{param}[{at}]" for at in range(len(inputs))]
-            if len(inputs) == 1:
-                fields = [param]
-            named = zip(inputs, fields, strict=True)
-            texts = [await self._ids(text, lease.served, field) for text, field in named]
-            kind = Embedding if lease.served.generates else Encoding
-            vectors = []
-            for ids in texts:
-                embedding = kind(ids, declared.mode)
-                await self._pool.read_text(lease.served, embedding)
-                vectors.append(_cut(embedding.vector, dimensions, normalize=declared.normalize))
-            return Embedded(lease.served.id, vectors, tokens=sum(map(len, texts)))
-        finally:
-            lease.release()
-
-    async def _ids(self, text: Input, served: ServedModel, param: str) -> tuple[int, ...]:
-        """Return token ids. Raises BadRequest for unknown ids and for a text longer than the
-        context.
-        """
-        if isinstance(text, str):
-            encoded = await self._generations.tokenize(
-                served.id, text, special=True, limit=served.context_length, param=param
-            )
-            ids = tuple(encoded)
-        else:
-            ids = text
-        check_ids(ids, served.vocab_size, param)
-        if len(ids) > served.context_length:
-            raise field_error(
-                "embedding.too_long", param, tokens=len(ids), limit=served.context_length
-            )
-        return ids
-
-
 _ANSWERS = ("yes", "no")
 """The tokens of Qwen3-Reranker."""
 
@@ -327,10 +230,101 @@ class RerankRequest(Refusing):
                 yield Reason("rerank.not_cut", {"field": field})
 
 
-class RerankEndpoint:
+class TextEndpoints:
+    """Embeddings and rankings. Without a text, Ollama's embeddings load the model."""
+
     def __init__(self, pool: Pool, generations: GenerationService) -> None:
         self._pool = pool
         self._generations = generations
+
+    async def embeddings(self, request: Request) -> Response:
+        """Return a vector per text, by models whose packages declare how to pool."""
+        body = await read_body(request, EmbeddingRequest.parse)
+        work = self._embed(body.model, body.inputs, body.dimensions, "input")
+        return JSONResponse(body.body(await while_connected(request.receive, work)))
+
+    async def embed(self, request: Request) -> Response:
+        """Return a vector per text, in Ollama's dialect."""
+        started_at = monotonic()
+        body = await read_body(request, EmbedRequest.parse)
+        embedded = await self._embedded(request, body, body.inputs, body.dimensions, "input")
+        answer: Json = {
+            "model": embedded.model,
+            "embeddings": embedded.vectors,
+            "total_duration": round((monotonic() - started_at) * _NS),
+            "load_duration": 0,
+            "prompt_eval_count": embedded.tokens,
+        }
+        return JSONResponse(answer | warnings(body.option_warnings()))
+
+    async def embed_one(self, request: Request) -> Response:
+        """Return the vector of a single text, in Ollama's older dialect."""
+        body = await read_body(request, EmbeddingsRequest.parse)
+        texts = [body.prompt] if body.prompt else []
+        embedded = await self._embedded(request, body, texts, None, "prompt")
+        return JSONResponse({"embedding": next(iter(embedded.vectors), [])})
+
+    async def _embedded(
+        self,
+        request: Request,
+        body: Configured,
+        texts: Sequence[str],
+        dimensions: int | None,
+        param: str,
+    ) -> Embedded:
+        keep_s, model = body.keep_s, self._pool.resolve(body.id).id
+        work = self._embed(model, texts, dimensions, param)
+        embedded = await while_connected(request.receive, work)
+        if keep_s is not None:
+            self._pool.residents.keep(model, keep_s)
+        return embedded
+
+    async def _embed(
+        self, model: str | None, inputs: Sequence[Input], dimensions: int | None, param: str
+    ) -> Embedded:
+        """Return a vector per text, by a model whose package declares how to pool.
+
+        `dimensions`: components per vector, None for all. Raises OmlxError about the field `param`
+        for too many or too long texts.
+        """
+        if len(inputs) > MAX_INPUTS:
+            raise field_error("request.too_many", param, count=len(inputs), limit=MAX_INPUTS)
+        entry = self._pool.resolve(model)
+        declared = await asyncio.to_thread(pooling, entry)
+        lease = await self._pool.lease(entry.id)
+        try:
+            fields = [f"{param}[{at}]" for at in range(len(inputs))]
+            if len(inputs) == 1:
+                fields = [param]
+            named = zip(inputs, fields, strict=True)
+            texts = [await self._ids(text, lease.served, field) for text, field in named]
+            kind = Embedding if lease.served.generates else Encoding
+            vectors = []
+            for ids in texts:
+                embedding = kind(ids, declared.mode)
+                await self._pool.read_text(lease.served, embedding)
+                vectors.append(_cut(embedding.vector, dimensions, normalize=declared.normalize))
+            return Embedded(lease.served.id, vectors, tokens=sum(map(len, texts)))
+        finally:
+            lease.release()
+
+    async def _ids(self, text: Input, served: ServedModel, param: str) -> tuple[int, ...]:
+        """Return token ids. Raises BadRequest for unknown ids and for a text longer than the
+        context.
+        """
+        if isinstance(text, str):
+            encoded = await self._generations.tokenize(
+                served.id, text, special=True, limit=served.context_length, param=param
+            )
+            ids = tuple(encoded)
+        else:
+            ids = text
+        check_ids(ids, served.vocab_size, param)
+        if len(ids) > served.context_length:
+            raise field_error(
+                "embedding.too_long", param, tokens=len(ids), limit=served.context_length
+            )
+        return ids
 
     async def rerank(self, request: Request) -> Response:
         """The documents by their relevance to the query, by models that were trained for it."""
