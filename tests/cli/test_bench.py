@@ -163,6 +163,7 @@ def test_a_signal_ends_the_server_of_the_command_too(tmp_path: Path) -> None:
     assert Credentials(home).sessions() == {}
 
 
+@pytest.mark.slow
 def test_the_newest_report_is_shown_of_a_benchmark_that_was_not_stored(
     server: Administered, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

@@ -44,7 +44,7 @@ OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 def test_stages_stream_with_accepted_drafts_and_leave_nothing(tmp_path: Path) -> None:
     with group(tmp_path) as running:
-        body = chat(max_tokens=60, seed=1)
+        body = chat(max_tokens=24, seed=1)
         staged = running.http.post("/v1/chat/completions", json=body).json()
         assert staged["timings"]["draft_n_accepted"] > 0
         plain = running.http.post("/v1/chat/completions", json={**body, "speculation": "off"})

@@ -166,6 +166,7 @@ def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) 
             stream.result()
 
 
+@pytest.mark.slow
 def test_requests_that_outlive_the_drain_get_an_error_and_the_server_ends_well(
     tmp_path: Path,
 ) -> None:

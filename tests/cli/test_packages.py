@@ -217,6 +217,7 @@ def test_a_draft_of_the_command_line_that_cannot_be_used_stops_no_start(
     assert reply["reason"]["message"] in server.announced
 
 
+@pytest.mark.slow
 def test_a_server_that_runs_takes_up_what_others_keep_and_they_hear_what_it_does_not(
     tmp_path: Path,
 ) -> None:

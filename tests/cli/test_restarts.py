@@ -264,7 +264,7 @@ def wait_until_written(client: httpx.Client, model: str, tokens: int) -> None:
     ("model", "end"),
     [
         pytest.param(TARGET, signal.SIGKILL, id="killed", marks=pytest.mark.slow),
-        pytest.param(HYBRID, signal.SIGTERM, id="ended"),
+        pytest.param(HYBRID, signal.SIGTERM, id="ended", marks=pytest.mark.slow),
     ],
 )
 def test_the_next_process_reads_a_long_prompt_from_disk(

@@ -167,6 +167,7 @@ def test_a_model_that_does_nothing_alone_has_no_example(tmp_path: Path) -> None:
     assert example([], ADDRESS, with_key=False) == []
 
 
+@pytest.mark.slow
 @pytest.mark.needs_extra
 def test_the_server_of_an_encoder_prints_a_request_that_works(tmp_path: Path) -> None:
     folder = tmp_path / "models/org/e"

@@ -83,7 +83,7 @@ def test_a_wider_vocabulary_of_the_target_costs_no_acceptance_and_changes_no_tok
     assert bench.stats().accepted == bench.stats().proposed > 20
 
 
-@pytest.mark.parametrize("family", few(KINDS, "llama", "gemma3_text", "nemotron_h"))
+@pytest.mark.parametrize("family", few(KINDS, "gemma3_text", "nemotron_h"))
 def test_a_draft_catches_up_after_a_second_request_has_come_and_gone(family: str) -> None:
     loop = loop_of(family)
     drafter = Corrupted(model(family), scattered)

@@ -153,7 +153,7 @@ def test_all_or_nothing_is_accepted(quality: str) -> None:
     prove("eagle", "llama", GREEDY, quality, 30)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "dflash2"])
+@pytest.mark.parametrize("kind", few(("eagle", "dflash2"), "dflash2"))
 @pytest.mark.parametrize("rule", [thirds, until(formal, 23)], ids=["thirds", "formal"])
 def test_masks_hold_for_drafts(kind: str, rule: Any) -> None:
     watched = Watched(kind, "llama")

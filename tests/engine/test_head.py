@@ -163,7 +163,7 @@ def test_rows_of_a_batch_draft_by_their_heads() -> None:
 
 
 @pytest.mark.parametrize("rule", [thirds, until(formal, 23)], ids=["thirds", "formal"])
-@pytest.mark.parametrize("strategy", ["mtp", "ngram;mtp"])
+@pytest.mark.parametrize("strategy", few(("mtp", "ngram;mtp"), "ngram;mtp"))
 def test_heads_draft_under_masks(rule: Any, strategy: str) -> None:
     of = request("a", prompt(6) * 4, WARM, 30, speculation=Speculation(parse(strategy)))
     bench = Bench(loop_with("qwen3_5")).run(replace(of, mask=Ruled(rule)))

@@ -55,7 +55,7 @@ def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: st
     assert stored_length(bench.loop, conversation) == len(conversation)
 
 
-@pytest.mark.parametrize("family", few(KINDS, "gemma3_text", "qwen3_next", "deepseek_v3"))
+@pytest.mark.parametrize("family", few(KINDS, "gemma3_text", "qwen3_next"))
 def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
     one, said = stopping(family, "a", 9, "id")
     bench = Bench(loop_of(family)).run(one, named("b"), named("c"))
@@ -115,7 +115,7 @@ def test_cancelled_while_waiting_while_reading_its_prompt_and_when_gone() -> Non
     assert stored_length(bench.loop, long.tokens) == 299
 
 
-@pytest.mark.parametrize("family", few(KINDS, "llama", "gpt_oss", "falcon_h1"))
+@pytest.mark.parametrize("family", few(KINDS, "gpt_oss", "falcon_h1"))
 def test_a_join_while_a_step_is_in_flight_changes_no_tokens(family: str) -> None:
     bench = Bench(loop_of(family)).submit(named("a"))
     bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))

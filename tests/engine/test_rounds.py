@@ -49,7 +49,7 @@ def test_reject_everywhere_then_all_then_none_then_reject_then_reuse(
     assert length >= len(conversation) - 1 - 5
 
 
-@pytest.mark.parametrize("family", few(KINDS, "llama", "gpt_oss", "lfm2"))
+@pytest.mark.parametrize("family", few(KINDS, "gpt_oss", "lfm2"))
 @pytest.mark.parametrize("place", [0, 3])
 def test_a_stop_token_inside_the_accepted_run_ends_there_and_the_rest_is_reusable(
     family: str, place: int
@@ -95,7 +95,7 @@ def test_no_draft_reaches_past_the_end(max_tokens: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "recurrent_gemma"])
-@pytest.mark.parametrize("right", [0, 1, 2])
+@pytest.mark.parametrize("right", few((0, 1, 2), 1))
 def test_pending_stays_bounded_when_every_draft_is_half_wrong(family: str, right: int) -> None:
     window = 5
     one = request(tokens=prompt(7), max_tokens=60)

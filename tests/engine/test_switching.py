@@ -133,7 +133,7 @@ def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]
     bench.proven(family, *rows)
 
 
-@pytest.mark.parametrize("family", few(KINDS, "llama", "gpt_oss", "falcon_h1"))
+@pytest.mark.parametrize("family", few(KINDS, "gpt_oss", "falcon_h1"))
 def test_rows_that_come_and_go_at_every_step(family: str) -> None:
     rows = [request(f"{i}", prompt(4 + 3 * i, i), max_tokens=3 + 5 * (i % 3)) for i in range(6)]
     bench = Bench(loop_of(family, noisy(family), limits=replace(LIMITS, max_rows=4)))

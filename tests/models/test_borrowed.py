@@ -24,7 +24,7 @@ from omlx.engine.types import run_through
 from omlx.models.library.borrow import Borrowed, module_of
 from omlx.models.library.caches import RecordedStates
 from omlx.models.library.choose import BORROWED, NEWER
-from tests import zoo
+from tests import lanes, zoo
 from tests.lanes import few
 from tests.zoo.borrowed import CONFIGS
 
@@ -152,7 +152,7 @@ def test_rows_share_a_batch_or_run_one_after_another_for_a_reason(name: str) -> 
         assert run_through(uneven_refusal(model, make_cache, zoo.VOCAB_SIZE)) is None
 
 
-@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "mimo_v2", "glm5_next"))
+@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "mimo_v2"))
 def test_a_restored_prefix_gives_the_logits_of_single_steps(name: str) -> None:
     model = built(name)
     make_cache = cache_maker(model)
@@ -177,10 +177,11 @@ def test_a_restored_prefix_gives_the_logits_of_single_steps(name: str) -> None:
 
 @pytest.mark.parametrize("chunk", few((300, 64, 37, 7), 37))
 def test_pooled_entries_of_many_tokens_do_not_depend_on_chunks(chunk: int) -> None:
-    row = Row(built("deepseek_v4"), 300, 0)  # its last layer but one pools 128 tokens
+    length = 300 if lanes.slow else 150
+    row = Row(built("deepseek_v4"), length, 0)  # its last layer but one pools 128 tokens
     live = zoo.make_cache(row.model)
-    for start in range(0, 300, chunk):
-        assert row.read(start, min(300, start + chunk), live) <= TOLERANCE
+    for start in range(0, length, chunk):
+        assert row.read(start, min(length, start + chunk), live) <= TOLERANCE
 
 
 WITHOUT_LARGE_PACKAGES = """

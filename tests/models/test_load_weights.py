@@ -25,6 +25,7 @@ from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load, load_steps
 from omlx.models.pool.opening import LoadProgress, open_model
+from tests.lanes import few
 from tests.server.running import DRAFT, Running, omlx
 
 DEMO = BUNDLED / "omlx-demo/draft"
@@ -342,7 +343,7 @@ def ask(running: Running, model: str) -> httpx.Response:
     return httpx.post(f"{running.url}{CHAT}", json=body, timeout=60)
 
 
-@pytest.mark.parametrize("name", DAMAGES)
+@pytest.mark.parametrize("name", few(DAMAGES, every=4))
 def test_a_model_that_computes_nan_is_not_served(running: Running, name: str) -> None:
     for _ in range(2):
         refusal = ask(running, name)

@@ -24,7 +24,7 @@ from omlx.settings.schema import Settings
 from tests.server.running import TARGET, omlx
 
 FILE: Final = Path(__file__).parents[2] / ".cache/recorded/bodies.jsonl"
-SLICE: Final = 50
+SLICE: Final = 100
 """One body of so many is sent over HTTP by `make test`, all of them by `make test-full`."""
 REFUSED: Final = {"request.media", "request.unsupported"}
 """Codes of what docs/api.md names: audio, and fields that would change the meaning of an answer."""

@@ -50,7 +50,9 @@ CLOSE: Final = "\n</parameter>"
 
 
 @pytest.fixture(
-    scope="module", params=[(), ("<tool_call>", "</tool_call>")], ids=["texts", "tokens"]
+    scope="module",
+    params=[(), pytest.param(("<tool_call>", "</tool_call>"), marks=pytest.mark.slow)],
+    ids=["texts", "tokens"],
 )
 def coder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -89,6 +89,7 @@ def test_requests_are_searched_and_filtered_and_updates_wait(logging_site: Site)
         assert page.title() == "Activity · omlx"
 
 
+@pytest.mark.slow
 def test_a_row_opens_the_request(logging_site: Site) -> None:
     site = logging_site
     with site.open("/admin/activity", permissions=CLIPBOARD) as page:
@@ -175,6 +176,7 @@ def test_the_log_is_followed_and_filtered(logging_site: Site) -> None:
         assert page.title() == "Log · omlx"
 
 
+@pytest.mark.slow
 def test_an_answer_is_verified_in_words(browser: Browser, tmp_path: Path) -> None:
     """Identical; then, one token altered, the first one that differs with its margin."""
     with open_site(browser, tmp_path) as site, site.open(locale="ko") as page:

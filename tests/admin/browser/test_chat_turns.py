@@ -59,6 +59,7 @@ def test_an_answer_that_was_cut_is_continued(chatting: Site) -> None:
         expect(answers(page).locator(TEXT)).to_have_text(COUNTED)
 
 
+@pytest.mark.slow
 def test_a_stopped_answer_goes_on_and_its_twin_stops_where_it_does(chatting: Site) -> None:
     with talking(chatting) as page:
         with held(chatting, page) as go_on:

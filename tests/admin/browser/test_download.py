@@ -166,6 +166,7 @@ def test_a_full_page_is_readable_reachable_and_in_every_language(page: Page, hub
     expect(download).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_first_start_offers_a_model_with_its_draft(browser: Browser, tmp_path: Path) -> None:
     """A machine with nothing but the bundled models."""
     model, draft = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-0.6B-4bit"

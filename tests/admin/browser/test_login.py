@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 from playwright.sync_api import Browser, expect
 
 from omlx.admin.credentials import Credentials
@@ -152,6 +153,7 @@ def test_a_key_is_made_shown_once_and_revoked(browser: Browser, tmp_path: Path) 
         expect(page.locator("#key-tablet")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_the_first_key_is_made_after_a_question(browser: Browser, tmp_path: Path) -> None:
     with open_site(browser, tmp_path) as site, site.open(KEYS) as page:
         site.post(agent="probe/2.0", max_tokens=1)

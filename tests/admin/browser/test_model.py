@@ -106,6 +106,7 @@ def test_a_profile_from_its_name_to_its_end(fresh: Site) -> None:
         assert fresh.ask(model=TARGET)["model"] == TARGET
 
 
+@pytest.mark.slow
 def test_cached_prefixes_are_shown_probed_and_cleared(fresh: Site) -> None:
     with fresh.open(MODEL, "400") as page:
         card = page.get_by_role("region", name="Prefix cache")

@@ -150,6 +150,7 @@ def test_drafts_that_do_not_fit_are_listed_on_demand(many: Site) -> None:
         expect(unfit.locator("li").filter(has_text=TARGET)).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_the_first_drafts_are_listed_and_all_on_demand_and_chosen(many: Site) -> None:
     values = "(inputs) => inputs.map(({ value }) => value)"
     with many.open(MODEL) as page:

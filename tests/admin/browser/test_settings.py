@@ -276,6 +276,7 @@ def test_the_controls_of_a_row_of_fields_are_in_line(busy: Site) -> None:
             assert [row for row, controls in rows.items() if len(controls) > 1] == []
 
 
+@pytest.mark.slow
 def test_rows_of_the_name_mapping_are_added_moved_and_removed(fresh: Site) -> None:
     with fresh.open(SETTINGS) as page:
         rows, saved = rows_of(page), "Model name mapping"

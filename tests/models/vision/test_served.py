@@ -41,7 +41,7 @@ def count_looks(vision: Any) -> list[str]:
     return looked
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(CONFIGS, borrowed.OFTEN))
 def test_two_turns_look_once(tmp_path: Path, family: str) -> None:
     save_vlm(family, tmp_path)
     model = load_with_vision(tmp_path)
