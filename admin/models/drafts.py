@@ -16,7 +16,6 @@ from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import DeclaredDraftModel, usable_package
 from omlx.models.catalog.reference import (
     Reference,
-    Tokenizer,
     checkpoint_mismatch,
     find_draft,
     tokenizer_mismatch,
@@ -27,6 +26,7 @@ from omlx.models.hub.offer import known_draft
 from omlx.models.pool.footprint import weight_bytes
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation import SpeculationConfig
+from omlx.text.tokens import Tokenizer
 
 from ..settings.view import Json
 from .draft_picker import (

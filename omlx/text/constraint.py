@@ -12,7 +12,7 @@ from collections import deque
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.step.masking import allows, with_ids, without_ids
@@ -31,11 +31,8 @@ from omlx.text.reasoning import (
     reasoning_format,
     reasoning_splitter,
 )
-from omlx.text.tokens import TokenBytes
+from omlx.text.tokens import TokenBytes, Tokenizer
 from omlx.text.tools import ToolUse
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +97,6 @@ _Utf8: Final = getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarkers:
-    """Token ids of a model's reasoning markers."""
-
     sentence: tuple[int, ...]  # before `closing`
     closing: tuple[int, ...]  # ends reasoning
     # After a token `reopens[0]`, `reopens[1]` opens reasoning again; a single id does so anywhere;
@@ -123,9 +118,7 @@ class _Place:
 class ThinkingBudgets:
     """Thinking budgets of a model; `markers` is None if they cannot be forced."""
 
-    def __init__(
-        self, tokenizer: TokenizerWrapper, token_bytes: TokenBytes, vocab_size: int
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, token_bytes: TokenBytes, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         self.token_bytes = token_bytes
         self.no_ids = bytes((vocab_size + 7) // 8)

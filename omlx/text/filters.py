@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, auto
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from omlx.text.events import ReasoningDelta, TextDelta
-from omlx.text.tokens import Detokenizer
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Detokenizer, Tokenizer
 
 
 class StreamParser:
@@ -124,7 +121,7 @@ class WrapperFilter(StreamParser):
 
 class StopStringMatcher:
     def __init__(
-        self, tokenizer: TokenizerWrapper, stops: Sequence[str], context: Iterable[int] = ()
+        self, tokenizer: Tokenizer, stops: Sequence[str], context: Iterable[int] = ()
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer, context)
         self._filter = StopStringFilter(stops)

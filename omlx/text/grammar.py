@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
@@ -41,10 +41,8 @@ from omlx.text.schema_limits import (
     relax,
     without_leap_seconds,
 )
+from omlx.text.tokens import Tokenizer
 from omlx.text.tools import ToolUse
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 T = TypeVar("T")
 
@@ -104,7 +102,7 @@ class GrammarCompiler:
     The first use builds llguidance's tokenizer, which takes a second.
     """
 
-    def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._tokens = GrammarTokens(tokenizer, stop_ids)
         self._cache: GrammarCache[CompiledGrammar] = GrammarCache()

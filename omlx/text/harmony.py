@@ -14,14 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import regex as re
 
 from omlx.text.filters import CONTENT, HEADER, REASONING, Piece, Splitter, longest_overlap
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 CALL: Final = "to=functions."
 MESSAGE: Final = "<|message|>"
@@ -72,7 +70,7 @@ _QUOTED_MARKS: Final = re.compile(
 _QUOTED_MARKERS: Final = (r"\"", *(f"{marker}{_START}" for marker, _ in _ENDS[:3]))
 
 
-def uses_harmony(tokenizer: TokenizerWrapper) -> bool:
+def uses_harmony(tokenizer: Tokenizer) -> bool:
     return THOUGHT[0] in str(tokenizer.chat_template)
 
 

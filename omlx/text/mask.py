@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
@@ -22,9 +22,7 @@ from omlx.text.calls.arguments import split_added
 from omlx.text.calls.grammar import answer_text
 from omlx.text.calls.markup import call_markup
 from omlx.text.reasoning import channel_markers, reasoning_format
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 _LIMITS: Final = LLParserLimits(verbose_errors=False, initial_lexer_fuel=200_000)
 """Lexer fuel, a count of expressions — llguidance holds Python's lock while building a lexer: this
@@ -32,7 +30,7 @@ fuel takes less than 0.1 CPU seconds. A list of 20,000 words fits."""
 
 
 class GrammarTokens:
-    def __init__(self, tokenizer: TokenizerWrapper, stop_ids: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from omlx.engine.types import FinishReason, StopMatcher, TokenLogprob
 from omlx.records import RequestStats
@@ -37,10 +37,7 @@ from omlx.text.filters import (
     WrapperFilter,
 )
 from omlx.text.reasoning import ReasoningFormat, reasoning_format, reasoning_splitter
-from omlx.text.tokens import Detokenizer
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Detokenizer, Tokenizer
 
 Piece: TypeAlias = parser.Piece | ReasoningDelta | HiddenLogprobs
 
@@ -62,9 +59,7 @@ class OutputSpec:
 
 
 class OutputParser:
-    """Parses the tokens of a choice into events."""
-
-    def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
+    def __init__(self, tokenizer: Tokenizer, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._single = spec.single
         self._mark_drafted = spec.mark_drafted
@@ -203,7 +198,7 @@ class OutputStopMatcher:
     Parses the same output a second time.
     """
 
-    def __init__(self, tokenizer: TokenizerWrapper, spec: OutputSpec) -> None:
+    def __init__(self, tokenizer: Tokenizer, spec: OutputSpec) -> None:
         self._parser = OutputParser(tokenizer, spec)
         self._single = spec.single
 
@@ -213,7 +208,7 @@ class OutputStopMatcher:
         return ended or self._parser.stopped
 
 
-def stop_matcher(tokenizer: TokenizerWrapper, spec: OutputSpec) -> StopMatcher | None:
+def stop_matcher(tokenizer: Tokenizer, spec: OutputSpec) -> StopMatcher | None:
     """Return the matcher for ends in the text; None if only tokens end an output."""
     if spec.single:
         return OutputStopMatcher(tokenizer, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from omlx.engine.vision.spans import words
 from omlx.text import harmony
@@ -17,9 +17,7 @@ from omlx.text.filters import (
     ReasoningSplitter,
     Splitter,
 )
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +131,7 @@ _CHANNELS: Final[Mapping[str, tuple[Transitions, tuple[str, str]]]] = {
 """Transitions, and markers of `channel_markers`, by a text of a family's chat templates."""
 
 
-def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
+def reasoning_format(tokenizer: Tokenizer) -> ReasoningFormat | None:
     """Return the markers of a model's reasoning.
 
     None for a model without reasoning, or with messages in channels.
@@ -159,7 +157,7 @@ def reasoning_format(tokenizer: TokenizerWrapper) -> ReasoningFormat | None:
     return None
 
 
-def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | None:
+def message_channels(tokenizer: Tokenizer) -> tuple[str, Transitions] | None:
     """Return the first state and the transitions of a model that writes message headers.
 
     None for other models.
@@ -170,7 +168,7 @@ def message_channels(tokenizer: TokenizerWrapper) -> tuple[str, Transitions] | N
     return None if found is None else (HEADER, found[0])
 
 
-def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
+def channel_markers(tokenizer: Tokenizer) -> tuple[str, str] | None:
     """Return the markers that open reasoning, and that lead to the answer.
 
     None for a model without message headers.
@@ -180,7 +178,7 @@ def channel_markers(tokenizer: TokenizerWrapper) -> tuple[str, str] | None:
 
 
 def reasoning_splitter(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     functions: Sequence[Mapping[str, Any]] = (),
     *,
     thinking: bool = False,
@@ -201,7 +199,7 @@ def reasoning_splitter(
     return ReasoningSplitter(markers, thinking=thinking, ends=form.ends, repeats=form.repeats)
 
 
-def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
+def opens_reasoning(tokenizer: Tokenizer, tokens: Sequence[int]) -> bool:
     """Return whether a prompt ends in an opening marker and white space."""
     form = reasoning_format(tokenizer)
     if form is None or not form.opens:
@@ -210,6 +208,6 @@ def opens_reasoning(tokenizer: TokenizerWrapper, tokens: Sequence[int]) -> bool:
     return text.rstrip().endswith((form.opens, *form.others))
 
 
-def _channels(tokenizer: TokenizerWrapper) -> tuple[Transitions, tuple[str, str]] | None:
+def _channels(tokenizer: Tokenizer) -> tuple[Transitions, tuple[str, str]] | None:
     template = str(tokenizer.chat_template)
     return next((found for text, found in _CHANNELS.items() if text in template), None)

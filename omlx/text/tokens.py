@@ -10,17 +10,23 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from functools import wraps
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from omlx.errors import BadRequest
 
 if TYPE_CHECKING:
     from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+Tokenizer: TypeAlias = "TokenizerWrapper"
+"""mlx-lm's tokenizer, imported with the first model."""
+
+T = TypeVar("T")
 
 MAX_TOKENS: Final = 1 << 20
 """Tokens — limit for a text if the model's own limit is unknown."""
@@ -34,8 +40,24 @@ KEPT_CHARACTERS: Final = 2 << 20
 """Characters of a tokenizer's kept segments — some long conversations."""
 
 
+def per_tokenizer(make: Callable[[Tokenizer], T]) -> Callable[[Tokenizer], T]:
+    """Keep the results of `make` for as long as their tokenizers live. Thread-safe.
+
+    Two threads may at worst compute the same result; both get one of them.
+    """
+    known: WeakKeyDictionary[Tokenizer, T] = WeakKeyDictionary()
+
+    @wraps(make)
+    def result(tokenizer: Tokenizer) -> T:
+        if tokenizer not in known:
+            known.setdefault(tokenizer, make(tokenizer))
+        return known[tokenizer]
+
+    return result
+
+
 def encode(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     text: str,
     limit: int = MAX_TOKENS,
     *,
@@ -50,7 +72,7 @@ def encode(
     """
     check_length(tokenizer, text, limit, param)
     if not special:
-        return Segments.of(tokenizer).encode(tokenizer, text)
+        return _segments(tokenizer).encode(tokenizer, text)
     ids = [int(token) for token in tokenizer.encode(text, add_special_tokens=special)]
     begin = tokenizer.bos_token_id
     doubled = begin is not None and ids[:2] == [begin, begin]
@@ -60,7 +82,7 @@ def encode(
     return ids
 
 
-def check_length(tokenizer: TokenizerWrapper, text: str, limit: int, param: str) -> None:
+def check_length(tokenizer: Tokenizer, text: str, limit: int, param: str) -> None:
     """Raise BadRequest if the text certainly has more tokens than the limit: its pieces have."""
     if len(text) <= max(PIECE, _USUAL * limit):
         return
@@ -90,15 +112,7 @@ class Segments:
         self._characters = 0
         self._lock = Lock()
 
-    @classmethod
-    def of(cls, tokenizer: TokenizerWrapper) -> Segments:
-        """Return the segments of a tokenizer."""
-        segments = _SEGMENTS.get(tokenizer)
-        if segments is None:
-            segments = _SEGMENTS.setdefault(tokenizer, cls(_border(tokenizer)))
-        return segments
-
-    def encode(self, tokenizer: TokenizerWrapper, text: str) -> list[int]:
+    def encode(self, tokenizer: Tokenizer, text: str) -> list[int]:
         """Return the ids of a text without leading tokens of the model."""
         ids: list[int] = []
         for segment in self._split(text):
@@ -129,10 +143,7 @@ class Segments:
                 self._characters -= len(self._ids.popitem(last=False)[0])
 
 
-_SEGMENTS: Final[WeakKeyDictionary[TokenizerWrapper, Segments]] = WeakKeyDictionary()
-
-
-def _border(tokenizer: TokenizerWrapper) -> re.Pattern[str] | None:
+def _border(tokenizer: Tokenizer) -> re.Pattern[str] | None:
     """Return a pattern of special tokens of the chat template; None: texts are not cut.
 
     A fast tokenizer first finds special tokens in the text, the leftmost and longest, then encodes
@@ -161,6 +172,9 @@ def _border(tokenizer: TokenizerWrapper) -> re.Pattern[str] | None:
     return re.compile("|".join(borders)) if borders else None
 
 
+_segments: Final = per_tokenizer(lambda tokenizer: Segments(_border(tokenizer)))
+
+
 def _reaches_into(text: str, token: str) -> bool:
     """Whether `text` can begin before `token` and end within or behind `token`."""
     ends = range(1, min(len(text), len(token) + 1))
@@ -174,7 +188,7 @@ class Detokenizer:
     continued message is kept.
     """
 
-    def __init__(self, tokenizer: TokenizerWrapper, context: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: Iterable[int] = ()) -> None:
         self._stream = tokenizer.detokenizer
         self._pending = ""  # context text that the next token brings: a space
         for token in context:
@@ -203,7 +217,7 @@ class Detokenizer:
 class TokenBytes:
     """Bytes of single tokens, as logprobs report them. A token may hold part of a character."""
 
-    def __init__(self, tokenizer: TokenizerWrapper) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         # Imported with the first tokenizer: slow.
         from mlx_lm import tokenizer_utils  # noqa: PLC0415
 
@@ -247,8 +261,6 @@ _BYTES: Final = _byte_alphabet()
 
 @dataclass(frozen=True, slots=True)
 class InfillTokens:
-    """Infilling tokens of a family."""
-
     prefix: str
     suffix: str
     middle: str | None  # None: the suffix comes first and the model continues the prefix
@@ -268,7 +280,7 @@ INFILL_FAMILIES: Final = (
 
 
 def infill_prompt(
-    tokenizer: TokenizerWrapper, before: str, after: str, limit: int = MAX_TOKENS
+    tokenizer: Tokenizer, before: str, after: str, limit: int = MAX_TOKENS
 ) -> tuple[int, ...]:
     """Return the tokens of an infilling prompt.
 
@@ -289,7 +301,7 @@ def infill_prompt(
     return (*head, *prefix, *suffix, vocabulary[family.middle])
 
 
-def infill_token_ids(tokenizer: TokenizerWrapper) -> frozenset[int]:
+def infill_token_ids(tokenizer: Tokenizer) -> frozenset[int]:
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     # Infilling tokens end an infilled text.
     names = set[str]().union(*(family.names for family in INFILL_FAMILIES))

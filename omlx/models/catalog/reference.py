@@ -7,9 +7,7 @@ packages and settings, and by `omlx pull`. Compatibility follows from files and 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from omlx.errors import BadRequest, ModelError, NotFound, Param, Reason
 from omlx.models.catalog.discovery import HUB_CACHE
@@ -17,6 +15,7 @@ from omlx.models.catalog.drafters import drafter_mismatch
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 from omlx.models.catalog.tokenizer import read_tokenizer
+from omlx.text.tokens import Tokenizer
 
 _NAME = r"\w[\w .+()-]*"  # the name of a folder, too
 _FORM = re.compile(
@@ -141,17 +140,6 @@ _MEDIA = re.compile(
 
 _INCOMPLETE = ("model.no_main", "model.no_config", "model.no_weights", "model.shards_missing")
 """Reasons of an incomplete download to the Hugging Face cache."""
-
-
-class Tokenizer(Protocol):
-    """The parts of a tokenizer that are compared; none modifies the tokenizer."""
-
-    @property
-    def added_tokens_decoder(self) -> Mapping[int, object]: ...
-
-    def get_vocab(self) -> Mapping[str, int]: ...
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]: ...
 
 
 def checkpoint_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:

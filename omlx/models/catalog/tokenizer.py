@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
+from typing import Final
 
-from omlx.errors import ModelError
+from omlx.errors import ModelError, one_line
 from omlx.models.catalog.config import stop_tokens
 from omlx.models.catalog.files import (
     CONFIG,
@@ -19,16 +18,13 @@ from omlx.models.catalog.files import (
 )
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.library.sources import importing
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer, per_tokenizer
 
 CACHE_SIZE: Final = 4
 """Tokenizers kept for models that are not loaded."""
 
 _STOP_FILES: Final = (CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 _ENGINE: Final = "omlx.engine.build"
-_lengths: Final[WeakKeyDictionary[TokenizerWrapper, int]] = WeakKeyDictionary()
 
 
 def import_mlx_lm() -> None:
@@ -40,7 +36,7 @@ def import_mlx_lm() -> None:
         import_module(_ENGINE)
 
 
-def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
+def read_tokenizer(entry: ModelEntry) -> Tokenizer:
     """Read a model's tokenizer, chat templates and stop tokens. Raises ModelError."""
     check_files(entry.path)
     import_mlx_lm()
@@ -52,7 +48,7 @@ def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
     templates = named[DEFAULT] if list(named) == [DEFAULT] else named
     given = {"chat_template": templates} if templates else {}
     try:
-        tokenizer: TokenizerWrapper = utils.load_tokenizer(
+        tokenizer: Tokenizer = utils.load_tokenizer(
             entry.path,
             {"trust_remote_code": False, **given},
             eos_token_ids=[token for token in stops if isinstance(token, int)] or None,
@@ -64,24 +60,21 @@ def read_tokenizer(entry: ModelEntry) -> TokenizerWrapper:
         tokenizer_length(tokenizer)  # here rather than on the engine thread
         return tokenizer
     except Exception as error:  # the tokenizers library raises bare Exception for a broken file
-        detail = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
-        raise ModelError("model.tokenizer", detail=detail) from error
+        raise ModelError("model.tokenizer", detail=one_line(error)) from error
 
 
-def tokenizer_length(tokenizer: TokenizerWrapper) -> int:
+@per_tokenizer
+def tokenizer_length(tokenizer: Tokenizer) -> int:
     """Return the highest token id plus one: the width that logits are cut to.
 
     Cached: a large vocabulary takes 0.1 s, in which no other thread runs Python.
     """
-    length = _lengths.get(tokenizer)
-    if length is None:
-        ids: dict[str, int] = tokenizer.get_vocab()
-        length = _lengths[tokenizer] = max(ids.values()) + 1
-    return length
+    ids: dict[str, int] = tokenizer.get_vocab()
+    return max(ids.values()) + 1
 
 
 @lru_cache(CACHE_SIZE)
-def cached_tokenizer(entry: ModelEntry, files: ModelFiles) -> TokenizerWrapper:
+def cached_tokenizer(entry: ModelEntry, files: ModelFiles) -> Tokenizer:
     """Return the tokenizer of a model that is not loaded; `files` is part of the cache key.
 
     Raises ModelError.

@@ -19,7 +19,7 @@ import mlx.nn as nn
 
 from omlx.engine.device_errors import isolate
 from omlx.engine.types import Steps, run_through
-from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason
+from omlx.errors import ModelError, ModelGone, OmlxError, ProbeFailed, Reason, one_line
 from omlx.models.catalog.config import (
     Number,
     check_counts,
@@ -41,7 +41,6 @@ from omlx.models.pool.opening import (
     encoder_facts,
     import_classes,
     nbytes_of,
-    one_line,
     open_encoder,
     open_model,
     read_weights,
@@ -49,10 +48,9 @@ from omlx.models.pool.opening import (
 from omlx.models.pool.speculation import DraftChoice
 from omlx.models.vision.support import VisionSupport, failed, has_vision, read_support
 from omlx.settings.schema import Settings
+from omlx.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
     from omlx.engine.device.facts import ModelFacts
     from omlx.engine.device.model import Model
     from omlx.engine.device.runner import Runner
@@ -83,7 +81,7 @@ class LoadedModel:
     """
 
     model: Model
-    tokenizer: TokenizerWrapper
+    tokenizer: Tokenizer
     context_length: int
     vocab_size: int
     stop_ids: frozenset[int]
@@ -116,7 +114,7 @@ class LoadedModel:
 class LoadOptions:
     """Settings at loading. `vision`: read the tower, too. A known `tokenizer` is not read again."""
 
-    tokenizer: TokenizerWrapper | None = None
+    tokenizer: Tokenizer | None = None
     trusted: bool = False
     vision: bool = False
     library: str = AUTO
@@ -219,7 +217,7 @@ def _naming(entry: ModelEntry) -> Iterator[None]:
         raise type(error)(error.code, param="model", **params) from error
 
 
-def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: TokenizerWrapper) -> LoadSteps:
+def _encoder_steps(entry: ModelEntry, dtype: Dtype, tokenizer: Tokenizer) -> LoadSteps:
     files = entry.files
     config = files.config
     model = open_encoder(entry.path, config, dtype)
@@ -266,7 +264,7 @@ def describe(
     entry: ModelEntry,
     model: nn.Module,
     config: Mapping[str, Any],
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     facts: ModelFacts,
 ) -> LoadedModel:
     """Combine a model in memory with the facts of its files."""
@@ -330,5 +328,5 @@ def exactness_steps(
         measured = measure_exactness(target.model, make_cache, vocab_size, longest)
         cost_model.exactness = yield from measured
     if outcome.error is not None:
-        detail = f"{type(outcome.error).__name__}: {outcome.error}"
+        detail = one_line(outcome.error)
         raise ModelError("exact.failed", model=model, detail=detail) from outcome.error

@@ -20,8 +20,8 @@ from mlx.utils import tree_flatten, tree_map_with_path
 
 from omlx.engine.piece import Layout
 from omlx.engine.types import Traits
-from omlx.errors import ModelError, ProbeFailed, Reason
-from omlx.models.catalog.files import ADAPTER, ADAPTER_CONFIG, ModelFiles, read_header
+from omlx.errors import ModelError, ProbeFailed, Reason, one_line
+from omlx.models.catalog.files import ADAPTER, ADAPTER_CONFIG, ModelFiles, read_header, whole_header
 from omlx.models.library.choose import AUTO, ENCODERS, Library, choose, is_classifier, wrapped_text
 from omlx.models.library.rope import rope_overrides
 from omlx.models.library.sources import module_of
@@ -112,9 +112,7 @@ def _add_adapter(model: nn.Module, files: ModelFiles) -> None:
     """Add LoRA layers in mlx-lm's format, from beside the weights. Raises ModelError."""
     if "peft_type" in files.json(ADAPTER_CONFIG):
         raise ModelError("adapter.peft", param=None)
-    truncated = read_header(files.directory / ADAPTER).truncated
-    if truncated is not None:
-        raise ModelError(truncated.code, param=None, **truncated.params)
+    whole_header(files.directory / ADAPTER)
     from mlx_lm.tuner.utils import load_adapters  # noqa: PLC0415 — see `import_mlx_lm`
 
     try:
@@ -312,11 +310,6 @@ def encoder_facts(model: nn.Module, config: Mapping[str, Any], vocab_size: int) 
         uncacheable=_IS_ENCODER,
         no_rewind=_IS_ENCODER,
     )
-
-
-def one_line(error: Exception) -> str:
-    """Return type and text of an error in one line of at most 400 characters."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
 
 
 def head_refusal(detail: object) -> ModelError:

@@ -28,10 +28,9 @@ from omlx.settings.layers import Source
 from omlx.settings.schema import STRICT, Group, Settings, table
 from omlx.text.constraint import ThinkingBudgets
 from omlx.text.grammar import GrammarCompiler
+from omlx.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
-
     from omlx.engine.device.facts import ModelFacts
     from omlx.engine.loop import EngineLoop
     from omlx.text.tokens import TokenBytes
@@ -106,7 +105,7 @@ class ServedModel:
     """
 
     id: str
-    tokenizer: TokenizerWrapper
+    tokenizer: Tokenizer
     token_bytes: TokenBytes
     vocab_size: int
     context_length: int

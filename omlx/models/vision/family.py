@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -27,9 +27,7 @@ from omlx.engine.vision.spans import ImageSpan, PreparedImage, TowerFacts, image
 from omlx.errors import BadRequest
 from omlx.models.catalog.config import text_config
 from omlx.models.vision.support import MAX_TOKENS
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 Arrays = Mapping[str, Any]
 """Results of an image processor: numpy arrays, or mlx arrays for the tower."""
@@ -46,9 +44,7 @@ class VisionFamily(ABC):
     token: ClassVar[str]
     text_marker: ClassVar[str | None] = None
 
-    def __init__(
-        self, directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
-    ) -> None:
+    def __init__(self, directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.vision = config["vision_config"]

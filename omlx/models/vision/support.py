@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from omlx.engine.device_errors import isolate
-from omlx.errors import ModelError, Reason
+from omlx.errors import ModelError, Reason, one_line
 from omlx.machine import extra_command
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.library.choose import AUTO, BORROWED, is_borrowed
+from omlx.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from mlx import nn
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     from omlx.engine.device.model import Model
     from omlx.engine.vision.reader import Vision
@@ -79,7 +79,7 @@ def has_vision(config: Mapping[str, Any]) -> bool:
 
 
 def open_family(
-    files: ModelFiles, tokenizer: TokenizerWrapper, library: str = AUTO
+    files: ModelFiles, tokenizer: Tokenizer, library: str = AUTO
 ) -> VisionFamily | Reason:
     """Return the image family of a model, or the reason for none. Reads no weights.
 
@@ -151,9 +151,7 @@ def read_vision_off(files: ModelFiles) -> Reason | None:
     return failed(outcome.error).off_reason
 
 
-def read_support(
-    files: ModelFiles, tokenizer: TokenizerWrapper, library: str = AUTO
-) -> VisionSupport:
+def read_support(files: ModelFiles, tokenizer: Tokenizer, library: str = AUTO) -> VisionSupport:
     """Return the support of a model, without its tower. Raises nothing."""
     with isolate() as outcome:
         family = open_family(files, tokenizer, library)
@@ -164,8 +162,7 @@ def read_support(
 
 
 def failed(error: Exception | None) -> VisionSupport:
-    detail = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    detail = one_line(error)
     if isinstance(error, ModelError):  # no sentence within the sentence
-        detail = str(error.params.get("detail", detail))
-    detail = detail[:400]
+        detail = str(error.params.get("detail", detail))[:400]
     return VisionSupport(off_reason=Reason("vision.off.failed", {"detail": detail}))

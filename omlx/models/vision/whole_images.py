@@ -11,9 +11,9 @@ import mlx.core as mx
 
 from omlx.engine.vision.reader import Features, Rotary, Seeing
 from omlx.models.vision.family import Arrays, VisionFamily, single
+from omlx.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
     from PIL.Image import Image
 
 
@@ -109,9 +109,7 @@ class Gemma4Family(VisionFamily):
     at images must be 0, for per-layer embeddings.
     """
 
-    def __init__(
-        self, directory: Path, config: Mapping[str, Any], tokenizer: TokenizerWrapper
-    ) -> None:
+    def __init__(self, directory: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
         names = ("boi_token_id", "image_token_id", "eoi_token_id")
         texts = [str(tokenizer.convert_ids_to_tokens(config[name])) for name in names]
         self._begin, self._token, self._end = texts

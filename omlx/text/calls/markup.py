@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import regex as re
 
@@ -28,9 +28,7 @@ from omlx.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
 from omlx.text.calls.lfm2 import LFM2
 from omlx.text.calls.values import is_function
 from omlx.text.filters import longest_overlap
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 FAMILIES: Final[Sequence[CallFormat]] = (
     tag_formats.MINIMAX_M2,
@@ -180,7 +178,7 @@ def _patterns(form: CallFormat) -> CallPatterns:
 
 
 def call_markup(
-    tokenizer: TokenizerWrapper, tools: Tools, strict: frozenset[str] = frozenset(), salt: str = ""
+    tokenizer: Tokenizer, tools: Tools, strict: frozenset[str] = frozenset(), salt: str = ""
 ) -> CallMarkup | None:
     """Return the markup of this model's tool calls; None for a model without tool calls.
 
@@ -198,7 +196,7 @@ def call_markup(
     return CallMarkup(form, tools, fallback, strict, salt)
 
 
-def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
+def call_format(tokenizer: Tokenizer) -> CallFormat | None:
     template = str(tokenizer.chat_template or _python_template(tokenizer))
     if harmony.uses_harmony(tokenizer):
         return json_formats.HARMONY
@@ -212,7 +210,7 @@ def call_format(tokenizer: TokenizerWrapper) -> CallFormat | None:
     return PARSERS.get(name) or CallFormat(start=start, end=end)
 
 
-def _python_template(tokenizer: TokenizerWrapper) -> str:
+def _python_template(tokenizer: Tokenizer) -> str:
     kind = tokenizer.init_kwargs.get("chat_template_type")
     module = sys.modules.get(f"mlx_lm.chat_templates.{kind}")
     return inspect.getsource(module) if module is not None else ""
@@ -224,7 +222,7 @@ _NO_FORMAT: Final = CallFormat(
 """Format of calls in a family without a known format."""
 
 
-def write_calls(tokenizer: TokenizerWrapper, calls: Sequence[Mapping[str, Any]]) -> str:
+def write_calls(tokenizer: Tokenizer, calls: Sequence[Mapping[str, Any]]) -> str:
     """Write calls between the markers of the model's family, as JSON for an unknown format."""
     form = call_format(tokenizer) or _NO_FORMAT
     bodies = [write_call(form, call, number) for number, call in enumerate(calls)]

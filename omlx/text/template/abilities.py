@@ -13,15 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, Final, TypeAlias
 
 from omlx.errors import BadRequest
 from omlx.text.template.process import render_template
+from omlx.text.tokens import Tokenizer, per_tokenizer
 from omlx.text.tools import Tool, template_tools
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
@@ -61,25 +58,11 @@ class TemplateAbilities:
     definitions: bool = True  # parameters that refer to definitions
 
 
-def template_abilities(tokenizer: TokenizerWrapper) -> TemplateAbilities:
-    """Return the abilities of the tokenizer's chat template. Renders with the first call only.
-
-    Raises BadRequest for a template that exceeds the limits.
-    """
-    abilities = _CACHE.get(tokenizer)
-    if abilities is None:
-        abilities = _CACHE[tokenizer] = probe(tokenizer)
-    return abilities
-
-
-_CACHE: Final[WeakKeyDictionary[TokenizerWrapper, TemplateAbilities]] = WeakKeyDictionary()
-
-
-def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
+def probe(tokenizer: Tokenizer) -> TemplateAbilities:
     """Try the template, with tools and without.
 
     A template that renders nothing at all keeps every ability: its own error is the most
-    informative.
+    informative. Raises BadRequest for a template that exceeds the limits.
     """
     variables: list[Mapping[str, Any]] = [{}, {"tools": [_TOOL]}]
     works = [given for given in variables if _renders(tokenizer, given, _PLAIN)]
@@ -114,7 +97,10 @@ def probe(tokenizer: TokenizerWrapper) -> TemplateAbilities:
     )
 
 
-def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
+template_abilities: Final = per_tokenizer(probe)
+
+
+def _tools(tokenizer: Tokenizer, parts_only: bool) -> Mapping[str, bool]:
     """Return abilities about functions: whether the template lists those of each form.
 
     A template that lists no functions is not tried with further forms.
@@ -131,14 +117,14 @@ def _tools(tokenizer: TokenizerWrapper, parts_only: bool) -> Mapping[str, bool]:
     return {"tools": False}
 
 
-def _lists(tokenizer: TokenizerWrapper, conversation: Conversation, tool: Tool) -> bool:
+def _lists(tokenizer: Tokenizer, conversation: Conversation, tool: Tool) -> bool:
     rendered = _rendered(tokenizer, {"tools": [tool]}, conversation)
     marked = _MARKED.findall(json.dumps(tool))
     return rendered is not None and all(text in rendered for text in marked)
 
 
 def _renders(
-    tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
+    tokenizer: Tokenizer, variables: Mapping[str, Any], conversation: Conversation
 ) -> bool:
     """Whether the template renders all marked texts of the conversation, in order."""
     rendered = _rendered(tokenizer, variables, conversation)
@@ -149,7 +135,7 @@ def _renders(
 
 
 def _rendered(
-    tokenizer: TokenizerWrapper, variables: Mapping[str, Any], conversation: Conversation
+    tokenizer: Tokenizer, variables: Mapping[str, Any], conversation: Conversation
 ) -> str | None:
     """Return the prompt, None if the template fails. Raises BadRequest beyond the limits."""
     try:

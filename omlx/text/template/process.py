@@ -10,22 +10,18 @@ import atexit
 import json
 import subprocess
 import sys
-from _thread import LockType
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from datetime import date
 from multiprocessing import Pipe
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
+from typing import Any, Final
 
 from omlx.errors import BadRequest
 from omlx.machine import footprint
 from omlx.text.template.worker import RENDERED, TemplateJob
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer, per_tokenizer
 
 MAX_SECONDS: Final = 10
 """Processor seconds per render — waiting for a core is no template's fault."""
@@ -46,8 +42,6 @@ class TemplateError(Exception):
 
 
 class TemplateProcess:
-    """Process of `template.worker`."""
-
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
         with theirs:
@@ -100,7 +94,7 @@ class TemplateProcess:
 
 
 def render_template(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
     variables: Mapping[str, Any],
     **options: bool,
@@ -131,7 +125,7 @@ def render_template(
         return prompt
 
 
-def is_jinja(tokenizer: TokenizerWrapper) -> bool:
+def is_jinja(tokenizer: Tokenizer) -> bool:
     """Whether the chat template is the model's own, in Jinja."""
     # Imported with the first tokenizer: slow.
     from transformers import PreTrainedTokenizerBase  # noqa: PLC0415
@@ -191,17 +185,11 @@ class _IdleProcesses:
 
 
 _idle: Final = _IdleProcesses()
-_locks: Final[WeakKeyDictionary[TokenizerWrapper, LockType]] = WeakKeyDictionary()
-_locks_lock: Final = Lock()
-
-
-def _turn(tokenizer: TokenizerWrapper) -> LockType:
-    with _locks_lock:
-        return _locks.setdefault(tokenizer, Lock())
+_turn: Final = per_tokenizer(lambda tokenizer: Lock())
 
 
 def _job(
-    tokenizer: TokenizerWrapper, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+    tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
 ) -> TemplateJob:
     inner = tokenizer._tokenizer
     variables = {

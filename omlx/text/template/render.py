@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-from weakref import WeakKeyDictionary
+from typing import Any, Final, Protocol, TypeAlias
 
 from omlx.engine.vision.spans import ImageSpan, PreparedImage, words
 from omlx.errors import BadRequest, Param, Reason
@@ -23,24 +22,19 @@ from omlx.text.reasoning import opens_reasoning
 from omlx.text.template.abilities import TemplateAbilities, template_abilities
 from omlx.text.template.conversation import BETWEEN, adapt
 from omlx.text.template.process import render_template
-from omlx.text.tokens import MAX_TOKENS, check_length, encode
+from omlx.text.tokens import MAX_TOKENS, Tokenizer, check_length, encode, per_tokenizer
 from omlx.text.tools import Tool, ToolUse, template_tools, tools_as_text
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 Message: TypeAlias = Mapping[str, Any]
 
 KEPT_PROMPTS: Final = 8
 """Generation prompts of a template — with reasoning and without, by role of the last message."""
 
-_GENERATION_PROMPTS: Final[WeakKeyDictionary[TokenizerWrapper, list[str]]] = WeakKeyDictionary()
+_generation_prompts: Final = per_tokenizer(lambda tokenizer: list[str]())
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Rendered prompt."""
-
     tokens: tuple[int, ...]
     thinking: bool = False  # the template has opened reasoning, in which the output starts
     # Tokens of the messages, repeated by the next turn; the generation prompt follows.
@@ -56,7 +50,7 @@ class Prompt:
 
 
 def render(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     variables: Mapping[str, Any] | None = None,
     *,
@@ -108,7 +102,7 @@ def render(
 
 
 def _with_tools(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     variables: Mapping[str, Any],
     tools: ToolUse | None,
@@ -136,9 +130,7 @@ def _with_tools(
     return messages, dict(variables), changes
 
 
-def _described(
-    tokenizer: TokenizerWrapper, messages: Sequence[Message], use: ToolUse
-) -> list[Message]:
+def _described(tokenizer: Tokenizer, messages: Sequence[Message], use: ToolUse) -> list[Message]:
     function = {"name": "FUNCTION", "arguments": {"ARGUMENT": "VALUE"}}
     example = write_calls(tokenizer, [{"id": "1", "function": function}])
     text = tools_as_text(use.functions, example)
@@ -148,7 +140,7 @@ def _described(
     return [{**first, "content": f"{first['content']}{BETWEEN}{text}"}, *rest]
 
 
-def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
+def _check_calls(tokenizer: Tokenizer, use: ToolUse) -> None:
     form = call_format(tokenizer)
     if form is None:
         raise BadRequest("tools.no_format", param="tools")
@@ -157,7 +149,7 @@ def _check_calls(tokenizer: TokenizerWrapper, use: ToolUse) -> None:
 
 
 def _check(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     messages: Sequence[Message],
     variables: Mapping[str, Any],
     continue_last: bool,
@@ -173,15 +165,13 @@ def _check(
         raise BadRequest("template.continue", param="continue_final_message", role=role)
 
 
-def _stable(
-    tokenizer: TokenizerWrapper, tokens: Sequence[int], text: str, bare: Callable[[], str]
-) -> int:
+def _stable(tokenizer: Tokenizer, tokens: Sequence[int], text: str, bare: Callable[[], str]) -> int:
     """Return the number of tokens before the generation prompt, which the text of `bare` lacks.
 
     Only the generation prompt is encoded again, not the whole. 0 if that text is no prefix. Known
     generation prompts are recognised: to render a long conversation twice takes time.
     """
-    known = _GENERATION_PROMPTS.setdefault(tokenizer, [])
+    known = _generation_prompts(tokenizer)
     suffix = max(filter(text.endswith, known), key=len, default="")
     if not suffix:
         beginning = bare()
@@ -254,7 +244,7 @@ def separate_images(
 
 
 def encode_images(
-    tokenizer: TokenizerWrapper,
+    tokenizer: Tokenizer,
     text: str,
     images: Images,
     placer: ImagePlacer,
@@ -293,7 +283,7 @@ def qwen_prompt(query: str, document: str, instruction: str | None) -> str:
 
 
 def template_prompt(
-    tokenizer: TokenizerWrapper, query: str, document: str, instruction: str | None
+    tokenizer: Tokenizer, query: str, document: str, instruction: str | None
 ) -> str:
     """Return the prompt of the model's chat template; `instruction` is its system message.
 
@@ -309,7 +299,7 @@ def template_prompt(
         return render_template(tokenizer, messages, {}, add_generation_prompt=True)
 
 
-def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: int) -> list[int]:
+def encode_document(tokenizer: Tokenizer, prompt: str, limit: int, at: int) -> list[int]:
     """Return the ids of the prompt about the document with index `at`.
 
     Raises BadRequest, naming the document, if there are more than `limit` tokens.
@@ -324,7 +314,7 @@ def encode_document(tokenizer: TokenizerWrapper, prompt: str, limit: int, at: in
 
 
 def encode_pair(
-    tokenizer: TokenizerWrapper, query: str, document: str, limit: int, at: int
+    tokenizer: Tokenizer, query: str, document: str, limit: int, at: int
 ) -> tuple[list[int], list[int]]:
     """Return the ids of query and document, and their segment ids (0 query, 1 document).
 

@@ -23,8 +23,6 @@ FAILED: Final = b"-"
 
 @dataclass(frozen=True, slots=True)
 class TemplateJob:
-    """Render of a conversation."""
-
     template: str
     messages: list[dict[str, Any]]
     variables: dict[str, Any]  # with the special tokens and the options of the renderer
