@@ -23,12 +23,11 @@ from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from omlx.errors import NotFound
-from omlx.receipts.verifier import Verifier
 from omlx.server.http.transport import while_connected
 from omlx.server.request.fields import Body
-from omlx.server.request.generation import GenerationService
+from omlx.server.services import Services
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
-from omlx.telemetry.usage import KEPT_DAYS, Minutes, Sums, Usage, UsageHistory
+from omlx.telemetry.usage import KEPT_DAYS, Minutes, Sums, Usage
 
 from .views import (
     AnswerView,
@@ -100,11 +99,9 @@ class ActivityView:
 class ActivityPage:
     """Requests, log and statistics, each with its parts; stop and verify in the API."""
 
+    services: Services
     requests: Requests
-    generations: GenerationService
-    verifier: Verifier
     home: Path
-    history: UsageHistory
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         part = f"{PARTS}/activity"
@@ -129,7 +126,7 @@ class ActivityPage:
 
     async def stop(self, request: Request, id: str) -> Response:
         """Stop a response; the client receives an error. Raises NotFound if already ended."""
-        self.generations.stop(id)
+        self.services.generations.stop(id)
         return Response(status_code=204)
 
     async def verify(self, request: Request, id: str) -> Response:
@@ -138,13 +135,14 @@ class ActivityPage:
         Ends if the browser disconnects. Raises as `Verifier.verify_answer`.
         """
         await request.body()
-        verdicts = await while_connected(request.receive, self.verifier.verify_answer(id))
+        work = self.services.verifier.verify_answer(id)
+        verdicts = await while_connected(request.receive, work)
         same = all(verdict.same for verdict in verdicts)
         return JSONResponse({"same": same, "choices": [verdict.record() for verdict in verdicts]})
 
     async def conversation(self, number: int) -> Response:
         """Return a kept request as a conversation. Raises NotFound unless its texts are kept."""
-        ended = self.requests.ended(number)
+        ended = self.services.activity.outcome(number)
         kept = None if ended is None else conversation(ended)
         if kept is None:
             raise NotFound("request.forgotten")
@@ -164,15 +162,15 @@ class ActivityPage:
 
     async def _ended(self, count: int) -> EndedView:
         answers = self.requests.latest(count)
-        kept = await self.verifier.kept(answer.id for answer in answers if answer.id is not None)
-        return EndedView(answers, kept)
+        ids = [answer.id for answer in answers if answer.id is not None]
+        return EndedView(answers, await self.services.verifier.kept(ids))
 
     async def _request(self, request: Request) -> RequestDetail:
         """Raises NotFound for a request that is no longer among the newest."""
-        ended = self.requests.ended(request.path_params["number"])
+        ended = self.services.activity.outcome(request.path_params["number"])
         if ended is None:
             raise NotFound("request.forgotten")
-        kept = await self.verifier.kept([ended.id] if ended.id is not None else [])
+        kept = await self.services.verifier.kept([] if ended.id is None else [ended.id])
         return request_detail(ended, can_verify=ended.id in kept)
 
     async def _log(self, request: Request) -> LogView:
@@ -183,11 +181,11 @@ class ActivityPage:
 
     async def _history(self, request: Request) -> HistoryView:
         query = StatisticsQuery.of_query(request.query_params)
-        return history_view(self.requests.minutes, query.hours, time.time())
+        return history_view(self.services.activity.minutes, query.hours, time.time())
 
     async def _usage(self, request: Request) -> StatisticsView:
         days = StatisticsQuery.of_query(request.query_params).days
-        sums = await asyncio.to_thread(self.history.sums, days)
+        sums = await asyncio.to_thread(self.services.activity.history.sums, days)
         view = statistics_view(sums, days, date.today())
         return replace(view, history=await self._history(request))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -22,18 +22,17 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.catalog import data_dir
 from omlx.errors import BadRequest, ConfigError, NotFound, OmlxError, optional_reason
+from omlx.models.pool.pool import Pool
 from omlx.server.endpoints.models import ModelCard, ModelCards
 from omlx.server.endpoints.responses import ResponseEndpoints
 from omlx.server.http.errors import field_error
 from omlx.server.http.guard import OWNER
 from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.request.content import MAX_BYTES
-from omlx.server.request.generation import GenerationService
 from omlx.server.request.generation_request import SAMPLING
 from omlx.server.services import Services
 from omlx.settings.layers import to_json
 from omlx.storage import replace_file
-from omlx.tools.toolbox import Toolbox
 
 from .models.model_snapshot import ModelSnapshots
 from .web.addresses import CHAT
@@ -105,10 +104,14 @@ class ChatStore:
 
 @dataclass(frozen=True, slots=True)
 class ChatStoreEndpoints:
-    """The API of stored conversations; NotFound while `is_on` says no."""
+    """The API of stored conversations; NotFound while the setting is off."""
 
     store: ChatStore
-    is_on: Callable[[], bool]
+    pool: Pool
+
+    @property
+    def on(self) -> bool:
+        return self.pool.catalog.configuration.resolve().settings.chat_store
 
     def register(self, api: APIRouter) -> None:
         one = f"{PATH}/{{id}}"
@@ -123,7 +126,7 @@ class ChatStoreEndpoints:
             api.add_api_route(path, endpoint, methods=[method], dependencies=own)
 
     async def _check(self) -> None:
-        if not self.is_on():
+        if not self.on:
             raise NotFound("chat.store_off")
 
     async def index(self) -> Response:
@@ -195,25 +198,11 @@ class ChatPage:
     recorded, so that the next process continues them.
     """
 
+    services: Services
     snapshots: ModelSnapshots
     responses: ResponseEndpoints
-    generations: GenerationService
     cards: ModelCards
-    toolbox: Toolbox
     stored: ChatStoreEndpoints
-
-    @classmethod
-    def of(
-        cls, services: Services, snapshots: ModelSnapshots, responses: ResponseEndpoints, home: Path
-    ) -> ChatPage:
-        catalog = services.pool.catalog
-
-        def is_on() -> bool:
-            return catalog.configuration.resolve().settings.chat_store
-
-        stored = ChatStoreEndpoints(ChatStore(home / FOLDER), is_on)
-        cards = ModelCards(services.pool)
-        return cls(snapshots, responses, services.generations, cards, services.toolbox, stored)
 
     def register(self, pages: Pages, api: APIRouter) -> None:
         response = "/chat/responses/{id}"
@@ -229,18 +218,20 @@ class ChatPage:
         ):
             own = [Depends(owned_by_dashboard)]
             api.add_api_route(path, endpoint, methods=[method], dependencies=own)
+        api.add_api_route("/chat/tools/{server}", self._list, methods=["POST"])
+        api.add_api_route("/chat/tools", self._call, methods=["POST"])
 
     async def _view(self, request: Request) -> ChatView:
-        pool = self.snapshots.pool
+        pool = self.services.pool
         models = pool.catalog.ids
         wanted = (request.query_params.get("model"), self.snapshots.first, *models)
         return ChatView(
             models=models,
             model=next((name for name in wanted if name in models), None),
-            tool_servers=self.toolbox.names,
+            tool_servers=self.services.toolbox.names,
             has_own=bool(pool.registry.own),
             has_markdown=(data_dir("static") / "vendor" / "marked").is_dir(),
-            is_stored=self.stored.is_on(),
+            is_stored=self.stored.on,
         )
 
     async def _list_models(self, request: Request) -> Response:
@@ -250,7 +241,7 @@ class ChatPage:
         return JSONResponse({"object": "list", "data": records})
 
     def _choice(self, card: ModelCard, drafts: frozenset[str]) -> Json:
-        pool, entry = self.snapshots.pool, card.entry
+        pool, entry = self.services.pool, card.entry
         return card.record() | {
             "state": pool.status(entry.id).state.value,
             "fits": entry.size_bytes <= pool.limit_bytes,
@@ -269,13 +260,13 @@ class ChatPage:
             data += chunk
             if len(data) > MAX_BYTES:
                 raise field_error("file.limits", "file", name=name)
-        read = await self.generations.file_text(bytes(data))
+        read = await self.services.generations.file_text(bytes(data))
         if read.failure is not None:
             raise field_error(read.failure, "file", name=name)
         tokens = None
         with suppress(OmlxError):
-            ids = await self.generations.tokenize(model, read.text, special=False, param="file")
-            tokens = len(ids)
+            work = self.services.generations.tokenize(model, read.text, special=False, param="file")
+            tokens = len(await work)
         return JSONResponse({"text": read.text, "tokens": tokens})
 
     async def forget(self, request: Request, id: str) -> Response:
@@ -284,34 +275,13 @@ class ChatPage:
             await self.responses.delete(request, id)
         return Response(status_code=204)
 
-
-async def owned_by_dashboard(request: Request) -> None:
-    """Give a request's responses to the dashboard."""
-    request.scope[OWNER] = DASHBOARD
-
-
-class Call(Strict):
-    """Call of a tool; `arguments` is a JSON object as text, as the model wrote it."""
-
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChatTools:
-    toolbox: Toolbox
-
-    def register(self, api: APIRouter) -> None:
-        api.add_api_route("/chat/tools/{server}", self._list, methods=["POST"])
-        api.add_api_route("/chat/tools", self._call, methods=["POST"])
-
     async def _list(self, request: Request, server: str) -> Response:
         """Return the tools of a server, as the Responses API declares them.
 
         Starts the server, so no GET: browsers send those without an Origin.
         """
         await request.body()
-        tools = await while_connected(request.receive, self.toolbox.tools(server))
+        tools = await while_connected(request.receive, self.services.toolbox.tools(server))
         declared = [
             {
                 "type": "function",
@@ -326,9 +296,21 @@ class ChatTools:
     async def _call(self, request: Request) -> Response:
         """Call a tool; the result is a text for the model. Ends with the client."""
         call = Call.parse(await request.body())
-        called = self.toolbox.call(call.name, _arguments(call.arguments))
+        called = self.services.toolbox.call(call.name, _arguments(call.arguments))
         result = await while_connected(request.receive, called)
         return JSONResponse({"text": result.text, "failed": result.failed})
+
+
+async def owned_by_dashboard(request: Request) -> None:
+    """Give a request's responses to the dashboard."""
+    request.scope[OWNER] = DASHBOARD
+
+
+class Call(Strict):
+    """Call of a tool; `arguments` is a JSON object as text, as the model wrote it."""
+
+    name: str
+    arguments: str
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ ACTIVE = (State.WAITING, State.RUNNING)
 @dataclass(frozen=True, slots=True)
 class DownloadView:
     results: ResultsView
-    queue: QueueView
+    queue: Sequence[DownloadRow]
     own: OwnView
 
 
@@ -137,10 +137,10 @@ class DownloadPage:
     async def _view(self, request: Request) -> DownloadView:
         downloads = await self.downloads.all()
         results, own = await self._offers(None, downloads), await self._cached(downloads)
-        return DownloadView(results, queue_view(downloads), own)
+        return DownloadView(results, download_rows(downloads), own)
 
-    async def _queue(self, request: Request) -> QueueView:
-        return queue_view(await self.downloads.all())
+    async def _queue(self, request: Request) -> Sequence[DownloadRow]:
+        return download_rows(await self.downloads.all())
 
     async def _results(self, request: Request) -> ResultsView:
         return await self._offers(request.query_params.get("q"), await self.downloads.all())
@@ -181,7 +181,7 @@ class FirstView:
     """`offers` is None if models exist or none fits. `queue`: this machine's downloads."""
 
     offers: ResultsView | None
-    queue: QueueView
+    queue: Sequence[DownloadRow]
 
 
 async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
@@ -189,9 +189,9 @@ async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
     queue, limit_bytes = await downloads.all(), pool.limit_bytes
     offers = [] if pool.registry.own else starters(limit_bytes)
     if not offers:
-        return FirstView(None, queue_view(queue))
+        return FirstView(None, download_rows(queue))
     room = limit_bytes, await asyncio.to_thread(downloads.free_bytes)
-    return FirstView(results_view(None, offers, (), queue, room), queue_view(queue))
+    return FirstView(results_view(None, offers, (), queue, room), download_rows(queue))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +252,6 @@ class ResultsView:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueView:
-    rows: Sequence[DownloadRow]
-
-
-@dataclass(frozen=True, slots=True)
 class OwnView:
     rows: Sequence[OwnRow]
     cache: str
@@ -286,10 +281,6 @@ def results_view(
     return ResultsView(text, rows, limit_bytes)
 
 
-def queue_view(downloads: Iterable[Download]) -> QueueView:
-    return QueueView([_download_row(download) for download in downloads])
-
-
 def own_view(
     snapshots: Sequence[ModelSnapshot],
     downloads: Sequence[Download],
@@ -315,9 +306,10 @@ def own_view(
     return OwnView(rows, cache, free_bytes)
 
 
-def _download_row(download: Download) -> DownloadRow:
-    if not download.total_bytes:
-        return DownloadRow(download, None, checking=False)
-    complete = download.done_bytes >= download.total_bytes
-    checking = complete and download.state is State.RUNNING
-    return DownloadRow(download, download.done_bytes / download.total_bytes, checking)
+def download_rows(downloads: Iterable[Download]) -> list[DownloadRow]:
+    rows = []
+    for download in downloads:
+        share = download.done_bytes / download.total_bytes if download.total_bytes else None
+        complete = share is not None and share >= 1
+        rows.append(DownloadRow(download, share, complete and download.state is State.RUNNING))
+    return rows

@@ -16,7 +16,7 @@ from omlx.settings.keys import KeyFile
 
 from .activity import ActivityPage
 from .benchmark import BenchmarkPage
-from .chat import ChatPage, ChatTools
+from .chat import FOLDER, ChatPage, ChatStore, ChatStoreEndpoints
 from .connect import ConnectPage, KeysPage
 from .credentials import Credentials, Sessions, Throttle
 from .download import DownloadPage
@@ -41,14 +41,11 @@ def mount(
     """Add the dashboard to `app`. Requires a `configuration` with a store."""
     pool, keys = services.pool, services.api_keys
 
-    def publish_key(value: str | None) -> None:
-        keys.main = value  # the guard reads it at every request
-
     credentials = Credentials(home)
     gate = Gate(credentials, Sessions(credentials), Throttle(), lambda: keys.main)
     pages = Pages(gate.logged_in)
     snapshots = ModelSnapshots(services)
-    settings = SettingsService(pool, configuration, publish_key)
+    settings = SettingsService(pool, configuration, keys)
     runner = Runner(services.engine, pool, services.generations)
     measurements = Measurements(pool, runner, ResultStore(home))
     trials = Trials(gate, services, configuration, measurements)
@@ -56,22 +53,20 @@ def mount(
     api, downloads, prefixes = gate.router(), services.downloads, services.prefixes
     exactness = ExactnessService(pool, services.engine)
     drafts = ModelDrafts(pool)
-    requests, history = Requests(services), services.activity.history
+    requests, cards = Requests(services), ModelCards(pool)
+    stored = ChatStoreEndpoints(ChatStore(home / FOLDER), pool)
     SettingsPage(gate, pool, settings).register(pages, api)
     KeysPage(keys, KeyFile(home), pool.catalog, services.activity.seen).register(pages, api)
-    ChatPage.of(services, snapshots, app.responses, home).register(pages, api)
-    ChatTools(services.toolbox).register(api)
+    ChatPage(services, snapshots, app.responses, cards, stored).register(pages, api)
     OverviewPage(services, requests, snapshots, measurements).register(pages, api)
-    ConnectPage(snapshots, ModelCards(pool), keys, services.activity.seen).register(pages)
+    ConnectPage(snapshots, cards, keys, services.activity.seen).register(pages)
     # In this order: addresses that end in a model's name come after those with more behind it.
     ModelsPage(snapshots, prefixes, exactness).register(pages, api)
     DownloadPage(downloads, snapshots, configuration).register(pages, api)
     ModelPage(snapshots, settings, trials, prefixes, drafts).register(pages)
     trials.register(api)
     BenchmarkPage(pool, measurements).register(pages, api)
-    ActivityPage(requests, services.generations, services.verifier, home, history).register(
-        pages, api
-    )
+    ActivityPage(services, requests, home).register(pages, api)
     login = LoginPage(pages, gate).register()
     pages.form(f"{HOME}/preferences", preferences.store)
 

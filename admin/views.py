@@ -13,11 +13,10 @@ from typing import Any, Final
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.pool.served import State
-from omlx.records import AppliedSetting, RequestStats
+from omlx.records import AppliedSetting
 from omlx.server.request.activity import CLIENT_GONE, OK, AnswerText, Outcome, Running
 from omlx.server.request.generation_request import MAX_CHARACTERS, SAMPLING
 from omlx.server.services import Services
-from omlx.telemetry.usage import Minutes
 
 MIN_RATE_TOKENS: Final = 16
 """Output tokens — fewer give no rate: a single pass may commit several, in a time near 0."""
@@ -53,14 +52,6 @@ class Requests:
                 share = progress.done / progress.total if progress and progress.total else None
                 views.append(LoadingView(model, share, status.waiting))
         return views
-
-    @property
-    def minutes(self) -> Minutes:
-        return self.services.activity.minutes
-
-    def ended(self, number: int) -> Outcome | None:
-        """Return an ended request by number, None if no longer kept."""
-        return self.services.activity.outcome(number)
 
     def latest(self, count: int) -> Sequence[AnswerView]:
         """Return the latest ended requests, newest first, of any age."""
@@ -254,6 +245,8 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class DrafterRow:
+    """A drafter that proposed something."""
+
     name: str
     proposed: int
     accepted: int
@@ -283,7 +276,11 @@ def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail
     return RequestDetail(
         answer=answer_view(ended),
         phases=phases(ended),
-        drafters=[] if stats is None else drafter_rows(stats),
+        drafters=[
+            DrafterRow(name, each.proposed, each.accepted, each.rounds, each.acceptance_rate)
+            for name, each in ({} if stats is None else stats.drafters).items()
+            if each.proposed
+        ],
         settings=ended.arrival.settings,
         strategy=None if stats is None else stats.strategy,
         answer_text=None if ended.answer is None else str(ended.answer),
@@ -338,12 +335,3 @@ def phases(ended: Outcome) -> list[Phase]:
             found.append(Phase(name, seconds, left / total, seconds / total))
             left += seconds
     return found
-
-
-def drafter_rows(stats: RequestStats) -> list[DrafterRow]:
-    """Return the drafters that proposed something."""
-    return [
-        DrafterRow(name, each.proposed, each.accepted, each.rounds, each.acceptance_rate)
-        for name, each in stats.drafters.items()
-        if each.proposed
-    ]

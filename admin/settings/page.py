@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -26,7 +26,7 @@ from omlx.models.catalog.registry import Status
 from omlx.models.pool.pool import Pool, load_pinned
 from omlx.models.pool.speculation import check_value
 from omlx.server.http.errors import field_error
-from omlx.server.http.guard import check_exposure
+from omlx.server.http.guard import ApiKeys, check_exposure
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Resolution, Source, from_json, resolve
 from omlx.settings.schema import Scope, Settings, Value, table
@@ -58,17 +58,12 @@ class Change(Strict):
 
 
 class SettingsService:
-    """Reads and changes settings; calls `publish_key` after each change of the API key."""
+    """Reads and changes settings; a changed API key takes effect in `keys`."""
 
-    def __init__(
-        self,
-        pool: Pool,
-        configuration: LiveConfiguration,
-        publish_key: Callable[[str | None], None],
-    ) -> None:
+    def __init__(self, pool: Pool, configuration: LiveConfiguration, keys: ApiKeys) -> None:
         self._pool = pool
         self._live = configuration
-        self._publish_key = publish_key
+        self._keys = keys
         self._warnings = SettingWarnings(pool.catalog)
         self._bound_host = configuration.current.resolve().settings.host
 
@@ -134,7 +129,7 @@ class SettingsService:
         except ConfigError as error:
             raise _at_field(error, change.changes) from error
         if "api_key" in change.changes:  # only then: a lost settings file must not remove the key
-            self._publish_key(self._resolve(Owner()).settings.api_key)
+            self._keys.main = self._resolve(Owner()).settings.api_key
         reloading = [loading.entry.id for loading in await self._pool.reconfigure()]
         if model is not None and change.changes.get("pinned"):
             load_pinned(self._pool)
@@ -246,11 +241,6 @@ def check_hosts(names: Value) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsForm:
-    settings: SettingsView
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileRow:
     """A profile in a model's list, with the settings stored in the profile."""
 
@@ -303,8 +293,8 @@ class SettingsPage:
         api.add_api_route(of_model, self.change_model, methods=["PATCH"])
         api.add_api_route(of_model, self.remove, methods=["DELETE"])
 
-    async def _form(self, request: Request) -> SettingsForm:
-        return SettingsForm(await asyncio.to_thread(self.settings.view, None))
+    async def _form(self, request: Request) -> SettingsView:
+        return await asyncio.to_thread(self.settings.view, None)
 
     async def _profile_form(self, request: Request) -> ProfileView:
         model = self.pool.entry(request.path_params["name"]).id

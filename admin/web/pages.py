@@ -6,7 +6,6 @@ to the login without a session, and renders NotFound and ConfigError as an error
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from omlx.server.http.guard import is_dashboard
 
 from .addresses import ACTIVITY, CHAT, CONNECT, HOME, LOGIN, MODELS, SETTINGS
 from .preferences import THEMES, language_of, theme_of
-from .rendering import render
+from .rendering import cached, render
 
 SECTIONS: Final = (
     ("chat", CHAT),
@@ -162,21 +161,19 @@ class PartCache:
 
     def __init__(self, render: Callable[[Request, Page], str]) -> None:
         self._render = render
-        self._parts: OrderedDict[tuple[str, str], tuple[Page | None, str, str]] = OrderedDict()
+        self._parts: OrderedDict[tuple[str, str], tuple[Page | None, str]] = OrderedDict()
 
     def answer(self, request: Request, page: Page) -> Response:
         """Answer 304 if the browser has this content already."""
         language = language_of(request)
         key = (str(request.url), language)
         # Reinserted below as the newest part.
-        known, content, tag = self._parts.pop(key, (None, "", ""))
+        known, content = self._parts.pop(key, (None, ""))
         if known != page:
             known, content = page, self._render(request, page)
-            tag = f'"{hashlib.sha256(content.encode()).hexdigest()[:16]}"'
-        self._parts[key] = known, content, tag
+        self._parts[key] = known, content
         if len(self._parts) > MAX_PARTS:
             self._parts.popitem(last=False)
-        headers = {"ETag": tag, "Content-Language": language}
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers=headers)
-        return HTMLResponse(content, headers=headers)
+        answer = cached(request, content, "text/html")
+        answer.headers["Content-Language"] = language
+        return answer

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omlx.catalog import catalog, data_dir, sentence
 from omlx.server.http.guard import is_dashboard
+from omlx.settings.file import FileStamp, file_stamp
 
 from . import formats
 from .addresses import HOME, STATIC, model_path
@@ -123,28 +124,19 @@ class _Bundle:
         source_map = json.loads(path.read_bytes())
         sources = [(path.parent / name).resolve() for name in source_map["sources"]]
         self._texts = dict(zip(sources, source_map["sourcesContent"], strict=True))
-        self._stamps: list[tuple[int, int] | None] = []
+        self._stamps: list[FileStamp] = []
         self._changed: str | None = None
 
     def changed(self) -> str | None:
         """Return the name of a module changed since bundling. Reads all if any file's stamp
         changed.
         """
-        stamps = [_stamp(path) for path in self._texts]
+        stamps = [file_stamp(path) for path in self._texts]
         if stamps != self._stamps:
             self._stamps = stamps
             differing = (path.name for path, text in self._texts.items() if not _is(path, text))
             self._changed = next(differing, None)
         return self._changed
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return the file's modification time and size; None if there is none."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_size
 
 
 def _is(path: Path, text: str) -> bool:

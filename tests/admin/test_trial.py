@@ -12,8 +12,7 @@ import httpx
 import pytest
 from markupsafe import escape
 
-from omlx.admin.settings.view import Json
-from omlx.admin.trial_view import (
+from omlx.admin.measurement_view import (
     OutcomeView,
     charts,
     estimate_record,
@@ -21,6 +20,7 @@ from omlx.admin.trial_view import (
     report_record,
     trial_card,
 )
+from omlx.admin.settings.view import Json
 from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason
