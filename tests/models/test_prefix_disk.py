@@ -135,8 +135,9 @@ def test_what_a_draft_model_stores_goes_with_the_prompts_of_its_target(
     speculation = SimpleNamespace(settings=SimpleNamespace(dtype="auto", exactness="ties"))
     for target in (entry, other):
         choice = SimpleNamespace(target=target, draft_model=draft, speculation=speculation)
-        for tier in model_disks(disks, choice, loaded, loaded).open(64):
-            tier.close()
+        with model_disks(disks, choice, loaded, loaded).opened(64) as tiers:
+            for tier in tiers:
+                tier.close()
     for worker in disks._workers.values():
         worker.join()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from omlx.engine.disk.tier import DiskCache
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import RequestCounts
@@ -20,9 +22,7 @@ from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.loader import ModelLoader
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.served import ResidentModel
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 T = TypeVar("T")
 
@@ -33,6 +33,7 @@ _SHRINK_STEPS: Final = 16
 """Engine steps — limit for prefix caches to free memory."""
 
 
+@dataclass(slots=True, eq=False)
 class ResidentModels:
     """Loaded models, iterated from the least to the most recently used.
 
@@ -40,24 +41,16 @@ class ResidentModels:
     time. `limit` returns the configured memory limit in bytes, `apply_limit` passes it to MLX.
     """
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        loader: ModelLoader,
-        memory: MemoryGuard,
-        limit: Callable[[], int],
-        apply_limit: Callable[[int], None],
-    ) -> None:
-        self.lock = asyncio.Lock()
-        self.closing: set[asyncio.Task[None]] = set()
-        self._engine = engine
-        self._loader = loader
-        self._memory = memory
-        self._limit = limit
-        self._apply_limit = apply_limit
-        self._published_limit = memory.limit
-        self._by_id: dict[str, ResidentModel] = {}
-        self._holds: dict[str, Reason] = {}
+    _engine: EngineThread
+    _loader: ModelLoader
+    _memory: MemoryGuard
+    _limit: Callable[[], int]
+    _apply_limit: Callable[[int], None]
+    _published_limit: int | None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    closing: set[asyncio.Task[None]] = field(default_factory=set)
+    _by_id: dict[str, ResidentModel] = field(default_factory=dict)
+    _holds: dict[str, Reason] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[ResidentModel]:
         return iter(sorted(self._by_id.values(), key=lambda resident: resident.used_at))
@@ -75,7 +68,7 @@ class ResidentModels:
                 return resident.weights[entry.path]
         return None
 
-    def tokenizer_of(self, entry: ModelEntry, dtype: Dtype) -> TokenizerWrapper:
+    def tokenizer_of(self, entry: ModelEntry, dtype: Dtype) -> Tokenizer:
         """Return a model's tokenizer, from memory or read from disk."""
         loaded = self.weights_of(entry, dtype)
         return loaded.tokenizer if loaded is not None else read_tokenizer(entry)
@@ -132,7 +125,8 @@ class ResidentModels:
 
     async def remove_prefixes(self, model: str) -> None:
         """Delete from disk the prefixes of a model that is not loaded."""
-        await asyncio.to_thread(self._loader.remove_prefixes, model)
+        if isinstance(self._loader.disks, DiskCache):
+            await asyncio.to_thread(self._loader.disks.remove, model)
 
     async def save_costs(self, files: CostFiles) -> None:
         with suppress(EngineDead):
@@ -192,24 +186,17 @@ def background(
     return task
 
 
+@dataclass(slots=True, eq=False)
 class Evictor:
     """Eviction for weights and for requests. `limit` returns the configured limit in bytes."""
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        residents: ResidentModels,
-        memory: MemoryGuard,
-        limit: Callable[[], int],
-        clock: Callable[[], float],
-    ) -> None:
-        self._engine = engine
-        self._residents = residents
-        self._memory = memory
-        self._limit = limit
-        self._clock = clock
-        self._bytes_read: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+    _engine: EngineThread
+    _residents: ResidentModels
+    _memory: MemoryGuard
+    _limit: Callable[[], int]
+    _clock: Callable[[], float]
+    _bytes_read: dict[str, int] = field(default_factory=dict)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def sweep(self) -> None:
         """Evict models past their idle time-out and, over the limit, prefixes and LRU models."""
@@ -223,10 +210,7 @@ class Evictor:
             excess = self._memory.used() - self._limit()
             if excess > 0:
                 await self._shrink_prefix_caches(excess)
-            while self._memory.used() > self._limit():
-                oldest = self._oldest(idle=True)
-                if oldest is None:
-                    break
+            while self._memory.used() > self._limit() and (oldest := self._oldest(idle=True)):
                 await self._residents.evict(oldest)
 
     # -- room for weights --------------------------------------------------------------------------

@@ -21,6 +21,13 @@ from omlx.models.pool.opening import LoadProgress
 from omlx.models.pool.served import Lease, ResidentModel
 from omlx.models.pool.speculation import SpeculationConfig, choose_draft
 
+TRANSIENT: Final = ("model.no_room", "model.unreadable", "model.weights_unreadable")
+"""Errors that may not recur with the same files."""
+
+FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, ModelFiles, ModelFiles]
+"""Target, draft, dtype, trust, and files of both: all conditions of a failure."""
+Failure: TypeAlias = tuple[FailureKey, Callable[[], BadRequest | ModelError]]
+
 log = logging.getLogger("omlx.models")
 
 
@@ -78,6 +85,7 @@ class LoadJob:
                 waiter.set_exception(error)
 
 
+@dataclass(slots=True, eq=False)
 class LoadQueue:
     """Sequential load jobs, in the order of taking `residents.lock`.
 
@@ -86,23 +94,14 @@ class LoadQueue:
     every load.
     """
 
-    def __init__(
-        self,
-        residents: ResidentModels,
-        evictor: Evictor,
-        loader: ModelLoader,
-        configure: Callable[[ModelEntry], SpeculationConfig],
-        clock: Callable[[], float],
-        report: Report,
-    ) -> None:
-        self._residents = residents
-        self._evictor = evictor
-        self._loader = loader
-        self._configure = configure
-        self._clock = clock
-        self._report = report
-        self._failures = FailureCache()
-        self._jobs: dict[tuple[str, str | None, bool], LoadJob] = {}
+    _residents: ResidentModels
+    _evictor: Evictor
+    _loader: ModelLoader
+    _configure: Callable[[ModelEntry], SpeculationConfig]
+    _clock: Callable[[], float]
+    _report: Report
+    _failures: dict[tuple[Path, Path], Failure] = field(default_factory=dict)
+    _jobs: dict[tuple[str, str | None, bool], LoadJob] = field(default_factory=dict)
 
     def of(self, model: str) -> list[LoadJob]:
         return [job for job in self._jobs.values() if job.entry.id == model]
@@ -169,8 +168,25 @@ class LoadQueue:
             files = job.entry.files, draft.files
             return job.entry, draft, settings.dtype, settings.trust_remote_code, *files
 
-        with self._failures.remember(await asyncio.to_thread(read_key)):
+        with self._remember_failure(await asyncio.to_thread(read_key)):
             await self._load(job)
+
+    @contextmanager
+    def _remember_failure(self, key: FailureKey) -> Iterator[None]:
+        """Remember a failure inside the block; raise the remembered failure of an equal key."""
+        pair = key[0].path, key[1].path
+        if pair in self._failures:
+            known, make_error = self._failures[pair]
+            if known == key:
+                raise make_error()
+        try:
+            yield
+        except (BadRequest, ModelError) as error:
+            if error.code not in TRANSIENT:
+                # a new error each time: the traceback of this one refers to weights
+                make_error = partial(type(error), error.code, param=error.param, **error.params)
+                self._failures[pair] = key, make_error
+            raise
 
     async def _load(self, job: LoadJob) -> None:
         resident = self._residents.find(job.entry.id)
@@ -226,41 +242,3 @@ class LoadQueue:
         finally:
             self._evictor.cancel_reservation()
         job.grant(loaded, self._clock)
-
-
-TRANSIENT: Final = (
-    "model.no_room",
-    "model.unreadable",
-    "model.weights_unreadable",
-)
-"""Errors that may not recur with the same files."""
-
-
-FailureKey: TypeAlias = tuple[ModelEntry, ModelEntry, str, bool, ModelFiles, ModelFiles]
-"""Target, draft, dtype, trust, and files of both: all conditions of a failure."""
-
-
-class FailureCache:
-    """The last failure of each pair of target and draft."""
-
-    def __init__(self) -> None:
-        self._failures: dict[
-            tuple[Path, Path], tuple[FailureKey, Callable[[], BadRequest | ModelError]]
-        ] = {}
-
-    @contextmanager
-    def remember(self, key: FailureKey) -> Iterator[None]:
-        """Remember a failure inside the block; raise the remembered failure of an equal key."""
-        pair = key[0].path, key[1].path
-        if pair in self._failures:
-            known, make_error = self._failures[pair]
-            if known == key:
-                raise make_error()
-        try:
-            yield
-        except (BadRequest, ModelError) as error:
-            if error.code not in TRANSIENT:
-                # a new error each time: the traceback of this one refers to weights
-                make_error = partial(type(error), error.code, param=error.param, **error.params)
-                self._failures[pair] = key, make_error
-            raise

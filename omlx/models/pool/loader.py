@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,7 +38,6 @@ from omlx.models.pool.load_weights import (
     check_checkpoint,
     exactness_steps,
     find_head,
-    load_steps,
     next_step,
     recached_steps,
 )
@@ -46,7 +45,7 @@ from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.prefix_disk import ModelDisks, model_disks
 from omlx.models.pool.served import KVCacheFacts, ResidentModel, ServedModel, limits_of, log_loaded
 from omlx.models.pool.speculation import DraftChoice
-from omlx.settings.schema import STRICT
+from omlx.settings.schema import STRICT, Settings
 from omlx.text.tokens import TokenBytes
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ MakeRoom = Callable[[int], Awaitable[None]]
 """Reserves bytes for weights. Raises ModelError or Overloaded without room."""
 
 
+@dataclass(slots=True, eq=False)
 class ModelLoader:
     """Loading and unloading of models on the engine thread.
 
@@ -71,19 +71,11 @@ class ModelLoader:
     reads weights; `disks` stores prefixes, or is the reason for not storing any.
     """
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        memory: MemoryGuard,
-        costs: CostFiles | None,
-        read: WeightReader = load_steps,
-        disks: DiskCache | Reason | None = None,
-    ) -> None:
-        self.engine = engine
-        self.memory = memory
-        self.disks = disks
-        self.read = read
-        self.costs = costs
+    engine: EngineThread
+    memory: MemoryGuard
+    costs: CostFiles | None
+    read: WeightReader
+    disks: DiskCache | Reason | None
 
     async def load(
         self,
@@ -110,11 +102,6 @@ class ModelLoader:
         """Detach an idle model and free its memory, except weights shared with other models."""
         await asyncio.shield(self.on_engine(partial(self._detach, resident)))
 
-    def remove_prefixes(self, model: str) -> None:
-        """Delete from disk the prefixes of a model that is not loaded. Thread-safe."""
-        if isinstance(self.disks, DiskCache):
-            self.disks.remove(model)
-
     async def on_engine(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self.engine.call(work))
 
@@ -127,27 +114,35 @@ class ModelLoader:
         release_memory()
 
 
+@dataclass(slots=True, eq=False)
+class _Parts:
+    """Parts of a loop to build."""
+
+    target: LoadedModel
+    draft: LoadedModel | None
+    head: Head | Reason
+    costs: LoadedCosts
+    disks: ModelDisks
+    identity: ModelIdentity
+
+
+@dataclass(slots=True, eq=False)
 class _Load:
     """One load of target, draft and head, a portion between two engine steps.
 
     `_begun` are weights being read. `choice` loses an unreadable draft.
     """
 
-    def __init__(
-        self,
-        loader: ModelLoader,
-        choice: DraftChoice,
-        weights_of: WeightsOf,
-        make_room: MakeRoom,
-        report: Report,
-    ) -> None:
-        self._loader = loader
-        self._choice = choice
-        self._weights_of = weights_of
-        self._make_room = make_room
-        self._report = report
-        self._settings = choice.speculation.settings
-        self._begun: dict[Path, LoadSteps] = {}
+    _loader: ModelLoader
+    _choice: DraftChoice
+    _weights_of: WeightsOf
+    _make_room: MakeRoom
+    _report: Report
+    _begun: dict[Path, LoadSteps] = field(default_factory=dict)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._choice.speculation.settings
 
     async def run(self, previous: ResidentModel | None, now: float) -> ResidentModel:
         loader = self._loader
@@ -161,13 +156,10 @@ class _Load:
                 pass
         disks = await asyncio.to_thread(model_disks, loader.disks, self._choice, target, draft)
         identity = await asyncio.to_thread(self._identity)
-        resident = await _uninterrupted(
-            loader.on_engine(
-                partial(self._attach, target, draft, head, costs, disks, identity, now)
-            )
-        )
+        parts = _Parts(target, draft, head, costs, disks, identity)
+        resident = await _uninterrupted(loader.on_engine(partial(self._attach, parts, now)))
         if draft is not None and resident.served.draft is None:
-            del draft  # it could not be run; this is the last reference to its weights
+            del draft, parts  # it could not be run; these are the last references to its weights
             loader.engine.call(release_memory)
         return resident
 
@@ -307,20 +299,11 @@ class _Load:
         longest = limits_of(self._choice.speculation, target).context_length
         return exactness_steps(self._choice.target.id, target, cost_model, longest)
 
-    def _attach(
-        self,
-        target: LoadedModel,
-        draft: LoadedModel | None,
-        head: Head | Reason,
-        costs: LoadedCosts,
-        disks: ModelDisks,
-        identity: ModelIdentity,
-        now: float,
-    ) -> ResidentModel:
+    def _attach(self, parts: _Parts, now: float) -> ResidentModel:
         """Build the loop of models that have been probed, and attach it. Raises as `load`."""
         choice, entry, speculation = self._choice, self._choice.target, self._choice.speculation
-        limits = limits_of(speculation, target)
-        loop = self._build(target, draft, head, costs, limits, disks)
+        target, limits = parts.target, limits_of(speculation, parts.target)
+        loop = self._build(parts, limits)
         snapshot = loop.snapshot()
         failure = snapshot.missing.get("draft" if choice.head is None else choice.head_kind)
         if choice.requested and failure is not None:
@@ -329,8 +312,8 @@ class _Load:
         self._loader.engine.attach(entry.id, loop)
         weights = {entry.path: target}
         used = None if failure is not None else choice.draft
-        if used is not None and draft is not None:
-            weights[used.path] = draft
+        if used is not None and parts.draft is not None:
+            weights[used.path] = parts.draft
         narrow, size = loop.limits.missing_ids, loop.limits.vocab_size
         served = ServedModel(
             id=entry.id,
@@ -350,27 +333,21 @@ class _Load:
             narrow=Reason("model.narrow", {"missing": narrow, "size": size}) if narrow else None,
             vision=target.vision,
             speculation=speculation,
-            identity=replace(identity, kv_bits=str(target.facts.kv_bits or "")),
+            identity=replace(parts.identity, kv_bits=str(target.facts.kv_bits or "")),
             kv_cache=KVCacheFacts.of(target.facts),
             cost_model=loop.cost_model,
         )
         log_loaded(served)
-        return ResidentModel(entry, served, loop, limits, self._settings.dtype, weights, costs, now)
+        dtype, costs = self._settings.dtype, parts.costs
+        return ResidentModel(entry, served, loop, limits, dtype, weights, costs, now)
 
-    def _build(
-        self,
-        target: LoadedModel,
-        draft: LoadedModel | None,
-        head: Head | Reason,
-        costs: LoadedCosts,
-        limits: Limits,
-        disks: ModelDisks,
-    ) -> EngineLoop:
+    def _build(self, parts: _Parts, limits: Limits) -> EngineLoop:
         from omlx.engine.build import build_loop  # noqa: PLC0415 — see `import_mlx_lm`
         from omlx.models.pool.head import heads_by_kind  # noqa: PLC0415 — as above
 
-        choice, facts = self._choice, target.facts
-        with disks.opened(limits.block_tokens) as tiers:
+        choice, target, draft = self._choice, parts.target, parts.draft
+        heads = heads_by_kind(choice, target.model, target.facts.vocab_size, parts.head)
+        with parts.disks.opened(limits.block_tokens) as tiers:
             return build_loop(
                 target.model,
                 target.vocab_size,
@@ -378,10 +355,10 @@ class _Load:
                 draft=draft.model if draft is not None else None,
                 draft_name=choice.draft_model.id if choice.draft_model is not None else None,
                 no_draft_reason=choice.reason,
-                heads=heads_by_kind(choice, target.model, facts.vocab_size, head),
-                cost_model=costs.open(target.cost_key(choice)),
+                heads=heads,
+                cost_model=parts.costs.open(target.cost_key(choice)),
                 memory=self._loader.memory,
-                facts=facts,
+                facts=target.facts,
                 runner=None if target.stage is None else target.stage.runner(),
                 vision=None if target.vision.reader is None else target.vision.reader.sibling(),
                 disks=tiers,

@@ -18,9 +18,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from omlx.engine.disk.tier import DiskCache
 from omlx.engine.memory import MemoryGuard
@@ -52,9 +51,7 @@ from omlx.models.pool.speculation import (
 )
 from omlx.models.texts import ReadText
 from omlx.models.vision.support import VisionSupport, read_support
-
-if TYPE_CHECKING:
-    from mlx_lm.tokenizer_utils import TokenizerWrapper
+from omlx.text.tokens import Tokenizer
 
 log = logging.getLogger("omlx.models")
 
@@ -85,7 +82,7 @@ def build_pool(
     memory = MemoryGuard(limit(), used, own=own, trim=Trimmer(clock))
     apply_limit(limit())
     loader = ModelLoader(engine, memory, costs, read, disks)
-    residents = ResidentModels(engine, loader, memory, limit, apply_limit)
+    residents = ResidentModels(engine, loader, memory, limit, apply_limit, memory.limit)
     evictor = Evictor(engine, residents, memory, limit, clock)
     configure = partial(configured_speculation, catalog)
     load_queue = LoadQueue(residents, evictor, loader, configure, clock, report)
@@ -97,6 +94,7 @@ def configured_speculation(catalog: Catalog, entry: ModelEntry) -> SpeculationCo
     return resolve_speculation(entry, catalog.registry, catalog.configuration)
 
 
+@dataclass(eq=False)
 class Pool:
     """Loaded models and their leases. Lives on the event loop.
 
@@ -104,28 +102,16 @@ class Pool:
     holds the state of draft downloads.
     """
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        catalog: Catalog,
-        memory: MemoryGuard,
-        residents: ResidentModels,
-        evictor: Evictor,
-        load_queue: LoadQueue,
-        costs: CostFiles | None,
-        clock: Callable[[], float],
-    ) -> None:
-        self.catalog = catalog
-        self.memory = memory
-        self.residents = residents
-        self.evictor = evictor
-        self.load_queue = load_queue
-        self.fetching: dict[Reference, MissingDraft] = {}
-        self._engine = engine
-        self._costs = costs
-        self._clock = clock
-        self._allows_drafts = not catalog.configuration.resolve().settings.no_draft
-        self._unloading: set[asyncio.Task[None]] = set()
+    _engine: EngineThread
+    catalog: Catalog
+    memory: MemoryGuard
+    residents: ResidentModels
+    evictor: Evictor
+    load_queue: LoadQueue
+    _costs: CostFiles | None
+    _clock: Callable[[], float]
+    fetching: dict[Reference, MissingDraft] = field(default_factory=dict)
+    _unloading: set[asyncio.Task[None]] = field(default_factory=set)
 
     # -- names and state ---------------------------------------------------------------------------
 
@@ -173,7 +159,6 @@ class Pool:
 
     @property
     def memory_parts(self) -> MemoryParts:
-        """Bytes in use by kind."""
         return MemoryParts.of(self.used_bytes, self.memory.weights, mlx_bytes()["mlx_active"])
 
     def status(self, model: str) -> ModelStatus:
@@ -232,7 +217,7 @@ class Pool:
         target = self.resolve(model)
         requested = None
         if draft is not None:
-            if not self._allows_drafts:
+            if self.catalog.configuration.resolve().settings.no_draft:
                 raise BadRequest("spec.off.no_draft", param="draft_model")
             find = partial(find_requested_draft, registry=self.catalog.registry)
             requested = await asyncio.to_thread(self.catalog.permitted, draft, find, "draft_model")
@@ -279,7 +264,7 @@ class Pool:
         while not await asyncio.wrap_future(self._engine.read_text(served.id, step)):
             pass
 
-    async def tokenizer(self, model: str | None = None) -> TokenizerWrapper:
+    async def tokenizer(self, model: str | None = None) -> Tokenizer:
         """Return the tokenizer of a model, loaded or not. Raises as `resolve`; reads no weights."""
         entry = self.resolve(model)
         resident = self.residents.find(entry.id)

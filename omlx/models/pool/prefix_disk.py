@@ -11,7 +11,7 @@ from typing import Final
 
 from omlx.engine.disk.folder import DiskBudget, Fingerprint
 from omlx.engine.disk.record import FORMAT
-from omlx.engine.disk.tier import Disk, DiskCache, DiskTier
+from omlx.engine.disk.tier import Disk, DiskCache
 from omlx.engine.piece import Layout
 from omlx.engine.thread import EngineThread
 from omlx.errors import EngineDead, Reason
@@ -77,24 +77,17 @@ class ModelDisks:
     cache: DiskCache | Reason | None
     keys: Mapping[str, tuple[Fingerprint, Layout]]
 
-    def open(self, block_tokens: int) -> tuple[Disk, Disk]:
-        """Return tiers for the prefixes of target and draft. Requires the engine thread."""
-        cache = self.cache
-        if not isinstance(cache, DiskCache):
-            return cache, cache
-        found = (self.keys.get(role) for role in (TARGET, DRAFT))
-        target, draft = (key and cache.open(*key, block_tokens) for key in found)
-        return target, draft
-
     @contextmanager
     def opened(self, block_tokens: int) -> Iterator[tuple[Disk, Disk]]:
-        """Yield the tiers of `open`, closed if the block raises."""
-        disks = self.open(block_tokens)
+        """Yield the tiers for target and draft, closed if the block raises. Engine thread only."""
+        disks: dict[str, Disk] = {}
         with ExitStack() as failed:
-            for disk in disks:
-                if isinstance(disk, DiskTier):
-                    failed.callback(disk.close)
-            yield disks
+            for role in (TARGET, DRAFT):
+                disks[role] = self.cache if isinstance(self.cache, Reason) else None
+                if isinstance(self.cache, DiskCache) and role in self.keys:
+                    disks[role] = tier = self.cache.open(*self.keys[role], block_tokens)
+                    failed.callback(tier.close)
+            yield disks[TARGET], disks[DRAFT]
             failed.pop_all()
 
 
