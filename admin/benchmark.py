@@ -27,7 +27,7 @@ from omlx.measure.runner import Measurements, State
 from omlx.models.pool.pool import Pool
 from omlx.server.request.fields import Body
 
-from .measurement_view import MEASURES, rate_of, table
+from .benchmark_view import MEASURES, rate_of, table
 from .models.list_page import SECTION
 from .models.model_snapshot import checkpoint_facts, suggested
 from .settings.view import Json

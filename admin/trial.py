@@ -44,8 +44,8 @@ from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value
 
 from .login import Gate
-from .measurement_view import estimate_record, report_record, stored_record
 from .settings.view import Json, applied
+from .trial_view import estimate_record, report_record, stored_record
 from .web.preferences import Strict, language_of
 
 TOKENS: Final = 128

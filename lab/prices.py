@@ -102,7 +102,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/cli/arguments tests/cli/test_config tests/test_model_settings
         tests/server/test_settings_files""",
     "try a draft, benchmark page, omlx bench": """
-        omlx/measure/ omlx/cli/bench admin/trial admin/benchmark admin/measurement tests/measure/
+        omlx/measure/ omlx/cli/bench admin/trial admin/benchmark tests/measure/
         tests/cli/test_bench tests/admin/test_trial tests/admin/test_benchmark""",
     "command line, service, clients": """
         omlx/__ omlx/catalog omlx/errors omlx/exactness omlx/power

@@ -18,10 +18,10 @@ from omlx.records import BeginningStats, PrefixStats
 from omlx.server.services import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
 
-from ..measurement_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..settings.page import ProfileRow, SettingsService, profile_rows
 from ..settings.view import FieldGroup, Json, SettingView
 from ..trial import Trials
+from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..web.addresses import MODELS, PARTS
 from ..web.pages import Pages, page
 from ..web.preferences import language_of

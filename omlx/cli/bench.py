@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 from tqdm import tqdm
 
-from omlx.admin.measurement_view import MEASURES, rate_of
-from omlx.admin.measurement_view import table as benchmark_table
+from omlx.admin.benchmark_view import MEASURES, rate_of
+from omlx.admin.benchmark_view import table as benchmark_table
 from omlx.admin.web.addresses import API
 from omlx.admin.web.formats import THIN, duration, prompt_length
 from omlx.catalog import escaped, sentence

@@ -12,7 +12,8 @@ import httpx
 import pytest
 from markupsafe import escape
 
-from omlx.admin.measurement_view import (
+from omlx.admin.settings.view import Json
+from omlx.admin.trial_view import (
     OutcomeView,
     charts,
     estimate_record,
@@ -20,7 +21,6 @@ from omlx.admin.measurement_view import (
     report_record,
     trial_card,
 )
-from omlx.admin.settings.view import Json
 from omlx.admin.web.rendering import render
 from omlx.catalog import catalog
 from omlx.errors import Reason

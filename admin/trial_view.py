@@ -1,12 +1,12 @@
-"""Measurements for people: a trial's report, charts and card; the table of a benchmark."""
+"""A trial for people: its report with sentences, charts, and the card of a model's page."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
-from omlx.catalog import SOURCE, sentence
+from omlx.catalog import sentence
 from omlx.errors import Reason
 from omlx.measure.planning import MAX_DRAFTS, Estimate
 from omlx.measure.results import Conditions, StoredResult, stale
@@ -14,9 +14,6 @@ from omlx.measure.samples import PLAIN, render_verdict
 
 from .settings.view import Json
 from .web import formats
-
-Record: TypeAlias = Mapping[str, Any]
-"""A report, or a row of a report, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ def _lengths(cells: Sequence[Json]) -> list[float]:
     ]
 
 
-def report_record(report: Record, language: str) -> Json:
+def report_record(report: Mapping[str, Any], language: str) -> Json:
     """Add the sentences of reason, exactness, a draft's error and verdict to a report."""
     record = dict(report)
     for name in ("reason", "exact", "draft_error"):
@@ -167,53 +164,3 @@ def _sentences(estimate: Estimate, language: str) -> list[Reason]:
     if estimate.guessed:
         sentences.append(Reason("trial.estimate.guessed"))
     return sentences
-
-
-MEASURES = ("prefill", "plain", "drafted")
-"""Rates of a row — keys of the report."""
-
-COLUMNS = (
-    *("prompt", "streams", "prefill", "first", "plain", "drafted", "accepted", "memory"),
-    "verdict",
-)
-
-
-def table(record: Record, language: str = SOURCE) -> list[tuple[str, ...]]:
-    """Return the heads and the rows of a report, as cells; rates in tokens per second."""
-    heads = tuple(sentence(f"ui.bench.{column}", {}, language) for column in COLUMNS)
-    return [heads, *(_cells(row, language) for row in record["rows"])]
-
-
-def _cells(row: Record, language: str) -> tuple[str, ...]:
-    rates = [rate_of(row, measure) for measure in MEASURES]
-    verdict, none = row.get("verdict"), "–"
-    if row.get("busy"):
-        none = sentence("ui.measure.busy", {}, language)
-    prefill, plain, drafted = (none if rate is None else formats.rate(rate) for rate in rates)
-    first, accepted, memory = row["first_s"], row["acceptance"], row["memory_bytes"]
-    return (
-        f"{row['tokens']}",
-        f"{row['streams']}",
-        prefill,
-        "–" if first is None else f"{first:.2f} s",
-        plain,
-        drafted,
-        "–" if accepted is None else formats.percent(accepted),
-        "–" if memory is None else formats.memory(memory),
-        "–" if verdict is None else verdict_sentence(verdict, language),
-    )
-
-
-def verdict_sentence(verdict: Record, language: str) -> str:
-    """Return the effect of drafts in a row, in words."""
-    names = [name for name in ("speedup", "low", "high") if name in verdict]
-    params = {name: formats.ratio(verdict[name]) for name in names}
-    return sentence(verdict["code"], {**verdict, **params}, language)
-
-
-def rate_of(row: Record | None, measure: str) -> float | None:
-    """Return tokens per second of a measure; None if not measured."""
-    value = None if row is None else row[measure]
-    if isinstance(value, dict):
-        value = value["median"]
-    return None if value is None else float(value)
