@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from lab.probe.reference import Row, window
-from omlx.engine.device import ragged
+from omlx.engine.device.ragged import RowsCache
 from omlx.engine.device.rewind import leaves
 from tests import zoo
 
@@ -19,83 +20,73 @@ DECODED = 4
 
 
 class Batch:
-    """Rows that share a cache. It holds `at[i]` tokens of row i; `gap` is the largest difference so
-    far.
-    """
+    """`rows` that share the `cache`, by their numbers; `gap` is the largest difference so far."""
 
-    def __init__(self, rows: Sequence[Row], caches: Sequence[list[Any]], at: Sequence[int]) -> None:
-        self.model, self.rows, self.at = rows[0].model, list(rows), list(at)
-        self.cache = ragged.merge_caches(caches)
-        self.gap = 0.0
+    def __init__(self, rows: Sequence[Row], cache: RowsCache) -> None:
+        self.rows, self.cache, self.gap = rows, cache, 0.0
 
     def decode(self, steps: int = DECODED) -> None:
         for _ in range(steps):
-            logits = self.model(window(self.rows, self.at), cache=self.cache)
-            gaps = [
-                row.gap(at, each) for row, at, each in zip(self.rows, self.at, logits, strict=True)
-            ]
+            at = list(self.cache.lengths.values())
+            rows = [self.rows[number] for number in self.cache.lengths]
+            logits = self.cache.read(
+                [1] * len(at), partial(_logits, rows[0].model, window(rows, at))
+            )
+            gaps = [row.gap(*place) for row, *place in zip(rows, at, logits, strict=True)]
             self.gap = max(self.gap, *gaps)
-            self.at = [at + 1 for at in self.at]
 
-    def join(self, row: Row, cache: list[Any], at: int) -> None:
-        for layer, joining in zip(self.cache, ragged.merge_caches([cache]), strict=True):
-            layer.extend(joining)
-        self.rows.append(row)
-        self.at.append(at)
-
-    def keep(self, indices: list[int]) -> None:
-        for layer in self.cache:
-            layer.filter(indices)
-        self.rows = [self.rows[i] for i in indices]
-        self.at = [self.at[i] for i in indices]
-
-    def leave_with_cache(self, index: int) -> None:
+    def leave_with_cache(self, number: int) -> None:
         """Take one row out and decode it alone."""
-        cache, row, at = (
-            [layer.extract(index) for layer in self.cache],
-            self.rows[index],
-            self.at[index],
-        )
+        at, row = self.cache.lengths[number], self.rows[number]
+        cache = self.cache.extract(number).layers
         for position in range(at, at + DECODED):
             self.gap = max(self.gap, row.read(position, position + 1, cache))
         # A window of several tokens, as a verification reads them.
         self.gap = max(self.gap, row.read(at + DECODED, at + DECODED + 5, cache))
 
 
+def _logits(model: Any, tokens: mx.array, layers: list[Any]) -> mx.array:
+    return model(tokens, cache=layers)
+
+
 def life(rows: Sequence[Row], lengths: tuple[int, int, int] = (21, 7, 12)) -> float:
     """Merge two rows, decode, add a third, remove the first, extract another. Returns the largest
     gap.
     """
-    caches = _alone(rows, lengths)
-    batch = Batch(rows[:2], caches[:2], lengths[:2])
+    cache, *others = _alone(rows, lengths)
+    batch = Batch(rows, cache)
+    cache.join(others[:1])
     batch.decode()
-    batch.join(rows[2], caches[2], lengths[2])
+    cache.join(others[1:])
     batch.decode()
-    batch.keep([1, 2])
+    cache.filter([1, 2])
     batch.decode()
-    batch.leave_with_cache(0)
-    batch.keep([1])
+    batch.leave_with_cache(1)
+    cache.filter([2])
     batch.decode()
     return batch.gap
 
 
 def long_life(rows: Sequence[Row]) -> float:
     """Decode rows past a window of 16 while they share the batch. Returns the largest gap."""
-    batch = Batch(rows[:2], _alone(rows[:2], (3, 14)), (3, 14))
+    cache, other = _alone(rows[:2], (3, 14))
+    batch = Batch(rows, cache)
+    cache.join([other])
     batch.decode(30)
     batch.leave_with_cache(1)
-    batch.keep([0])
+    cache.filter([0])
     batch.decode()
     batch.leave_with_cache(0)
     return batch.gap
 
 
-def _alone(rows: Sequence[Row], lengths: Sequence[int]) -> list[list[Any]]:
+def _alone(rows: Sequence[Row], lengths: Sequence[int]) -> list[RowsCache]:
     """Return a cache per row that holds its first `lengths[i]` tokens, computed in one pass."""
-    caches = [zoo.make_cache(row.model) for row in rows]
-    for row, cache, length in zip(rows, caches, lengths, strict=True):
+    caches = []
+    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        caches.append(RowsCache(number, zoo.make_cache(row.model), length))
         if length:
-            row.read(0, length, cache)
+            row.read(0, length, caches[-1].layers)
     return caches
 
 
@@ -116,12 +107,9 @@ def uneven_rounds(
     Without `rolls`, rejected tokens stay in the cache: a fault that must be found.
     """
     rng, model = random.Random(seed), rows[0].model
-    caches = [zoo.make_cache(model) for _ in rows]
-    for row, cache, length in zip(rows, caches, lengths, strict=True):
-        row.read(0, length, cache)
-    batch: list[Any] = ragged.merge_caches(caches)
-    members = range(len(rows))
-    recurrent = any(isinstance(leaf, ArraysCache) for leaf in leaves(batch))
+    batch, *others = _alone(rows, lengths)
+    batch.join(others)
+    recurrent = any(isinstance(leaf, ArraysCache) for leaf in leaves(batch.layers))
     computed, known, gap = list(lengths), [length + 1 for length in lengths], 0.0
     while max(known) < len(rows[0].tokens) - LONGEST_DRAFT - 1:
         windows, accepted, right = [], [], []
@@ -136,11 +124,10 @@ def uneven_rounds(
                 + [(row.tokens[at] + 1) % zoo.VOCAB_SIZE for at in wrong]
             )
         widths = [len(window) for window in windows]
-        marked = ragged.mark(batch, members)
-        ragged.prepare(batch, widths)
+        batch.forget_marks()
+        batch.mark()
         padded = [window + [0] * (max(widths) - len(window)) for window in windows]
-        logits = model(mx.array(padded), cache=batch)
-        ragged.finalize(batch, widths)
+        logits = batch.read(widths, partial(_logits, model, mx.array(padded)))
         for i, row in enumerate(rows):
             gap = max(gap, row.gap(computed[i], logits[i, : right[i]]))
             known[i] += accepted[i] + 1
@@ -149,8 +136,7 @@ def uneven_rounds(
                 continue
             computed[i] += 0 if recurrent else right[i]
             if rolls:
-                ragged.rewind(batch, members, i, computed[i], marked)
+                batch.rewind(i, computed[i])
     for i, row in enumerate(rows):
-        single = [layer.extract(i) for layer in batch]
-        gap = max(gap, row.read(computed[i], known[i] + 3, single))
+        gap = max(gap, row.read(computed[i], known[i] + 3, batch.extract(i).layers))
     return gap

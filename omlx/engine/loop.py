@@ -299,9 +299,9 @@ class EngineLoop:
         self.runner.caches.check()
         if self.scheduler.ops.next:
             return  # caches and rows agree again after the next plan
+        lengths = self.runner.caches.lengths
         for row in self.scheduler.running:
-            held = self.runner.caches.lengths[row.id]
-            assert held == row.computed, (row.id, held, row.computed)
+            assert lengths[row.id] == row.computed, (row.id, lengths[row.id], row.computed)
 
     def _commit(self, launch: Launch, following: Launch | None = None) -> list[Event]:
         """Commit a step; `following` is the step launched on top of it.

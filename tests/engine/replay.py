@@ -79,8 +79,9 @@ def agree(whole: CacheTable, held: CacheTable, own: slice = ALL) -> None:
     assert whole.members == held.members
     assert list(whole.single) == list(held.single)
     for row, cache in whole.single.items():
-        assert same_state(cache[own], held.single[row]), row
-    assert same_state(whole.batch[own] if whole.batch else [], held.batch)
+        assert same_state(cache.layers[own], held.single[row].layers), row
+    if whole.batch is not None and held.batch is not None:
+        assert same_state(whole.batch.layers[own], held.batch.layers)
     assert set(whole.kept) == set(held.kept)
     if own == ALL:  # elsewhere a piece has other layers
         for piece in whole.kept:

@@ -177,7 +177,8 @@ def test_a_rollback_that_fails_ends_its_row_alone(family: str) -> None:
     loop.use_drafters([Known(answers, wrong=("b",))])
     bench = Bench(loop, check=False).submit(*rows)
     bench.until(lambda: batched_drafts(bench) > 1)
-    attention = [leaf for leaf in loop.runner.caches.batch if isinstance(leaf, RaggedKVCache)]
+    layers = loop.runner.caches.batch.layers
+    attention = [leaf for leaf in layers if isinstance(leaf, RaggedKVCache)]
     attention[-1].firsts[1] = 1000  # as if the newest layer had let go of what row b needs
     bench.run()
     assert bench.failed["b"].error.code == "rewind.failed"

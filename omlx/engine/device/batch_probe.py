@@ -9,15 +9,14 @@ what only shows on long rows (lab/probe covers that, on tiny models).
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, QuantizedKVCache
 
-from omlx.engine.device import ragged
 from omlx.engine.device.model import ATTENTION, Cache, MakeCache, Model, architecture_of, cache_kind
-from omlx.engine.device.ragged import merge_caches
+from omlx.engine.device.ragged import RowsCache
 from omlx.engine.device.rewind import leaves
 from omlx.engine.device_errors import kind_of
 from omlx.engine.types import Steps, run_through
@@ -78,22 +77,10 @@ def uneven_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Step
     return (yield from _probe_refusal("batch.off.uneven", faults))
 
 
-class SharedPasses:
-    """Whether rows of a model can share passes over windows of different lengths.
-
-    `vocab_size` bounds the ids of the probe, which runs when it is first asked for.
-    """
-
-    def __init__(self, model: Model, make_cache: MakeCache, vocab_size: int) -> None:
-        self._asked = (model, make_cache, vocab_size)
-
-    @cached_property
-    def refusal(self) -> Reason | None:
-        """Why they cannot, or None."""
-        refusal = run_through(batching_refusal(*self._asked))
-        if refusal is None:
-            refusal = run_through(uneven_refusal(*self._asked))
-        return refusal
+def shared_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Reason | None:
+    """Return why rows cannot share passes over windows of different lengths, or None."""
+    refusal = run_through(batching_refusal(model, make_cache, vocab_size))
+    return refusal or run_through(uneven_refusal(model, make_cache, vocab_size))
 
 
 def merge_refusal(model: Model, make_cache: MakeCache) -> Reason | None:
@@ -128,16 +115,14 @@ def batching_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Ite
     raises.
     """
     probe = _Probe(model, make_cache, vocab_size)
-    caches = yield from probe.prefill()
-    batch = merge_caches(caches[:2])
-    yield probe.decode("merged rows differ", [0, 1], batch)
-    for layer, joining in zip(batch, merge_caches(caches[2:]), strict=True):
-        layer.extend(joining)
-    yield probe.decode("rows differ after another joined", [0, 1, 2], batch)
-    for layer in batch:
-        layer.filter([1, 2])
-    yield probe.decode("rows differ after one left", [1, 2], batch)
-    yield probe.decode("an extracted row differs", [2], [layer.extract(1) for layer in batch])
+    batch, *others = yield from probe.prefill()
+    batch.join(others[:1])
+    yield probe.decode("merged rows differ", batch)
+    batch.join(others[1:])
+    yield probe.decode("rows differ after another joined", batch)
+    batch.filter([1, 2])
+    yield probe.decode("rows differ after one left", batch)
+    yield probe.decode("an extracted row differs", batch.extract(2))
 
 
 def uneven_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Iterator[str | None]:
@@ -146,12 +131,11 @@ def uneven_faults(model: Model, make_cache: MakeCache, vocab_size: int) -> Itera
     Row 0 drafts two wrong tokens and is rolled back to its window's start.
     """
     probe = _Probe(model, make_cache, vocab_size)
-    caches = yield from probe.prefill()
-    batch = merge_caches(caches[:2])
-    marked = ragged.mark(batch, (0, 1))
+    batch, other, _ = yield from probe.prefill()
+    batch.join([other])
+    batch.mark()
     yield probe.read("rows with windows of different lengths differ", batch, (3, 1), (1, 1))
-    ragged.rewind(batch, (0, 1), 0, probe.lengths[0], marked)
-    probe.lengths[1] += 1
+    batch.rewind(0, _LENGTHS[0])
     yield probe.read("rows differ after one was rolled back", batch, (2, 4), (2, 4))
 
 
@@ -168,6 +152,10 @@ def _probe_refusal(code: str, faults: Iterator[str | None]) -> Steps[Reason | No
     return None
 
 
+_LENGTHS: Final = (5, 1, 4)
+"""Tokens of each row: one token is less history than some recurrent layers keep."""
+
+
 class _Probe:
     """Rows of random text, and their logits alone. Row 2 reads the text of row 0."""
 
@@ -179,45 +167,38 @@ class _Probe:
         self._alone: list[mx.array] = []
         kept = {cache_kind(type(leaf)) for leaf in leaves(make_cache())}
         self._quantized = QuantizedKVCache in kept
-        self.lengths = [5, 1, 4]  # one token is less history than some recurrent layers keep
 
-    def prefill(self) -> Generator[None, None, list[Cache]]:
+    def prefill(self) -> Generator[None, None, list[RowsCache]]:
         """Compute the logits of rows alone; return caches of their first tokens. A pass a step."""
         for text in self._texts[:2]:
             self._alone.append(self._run(text[None], self._make_cache())[0])
             yield
         self._alone.append(self._alone[0])
-        caches = [self._make_cache() for _ in self._texts]
-        for text, length, cache in zip(self._texts, self.lengths, caches, strict=True):
-            self._run(text[None, :length], cache)
+        caches: list[RowsCache] = []
+        for row, length in enumerate(_LENGTHS):
+            caches.append(RowsCache(row, self._make_cache(), length))
+            self._run(self._texts[row][None, :length], caches[-1].layers)
             yield
         return caches
 
-    def decode(self, fault: str, rows: list[int], cache: Cache) -> str | None:
-        """Decode one token of each of `rows`; return `fault` if logits differ from those alone."""
-        window = mx.stack([self._texts[row][self.lengths[row]] for row in rows])[:, None]
-        logits = self._run(window, cache)[:, -1]  # [rows, V]
-        wanted = mx.stack([self._alone[row][self.lengths[row]] for row in rows])
-        for row in rows:
-            self.lengths[row] += 1
-        return self._fault(fault, logits, wanted)
+    def decode(self, fault: str, batch: RowsCache) -> str | None:
+        """Decode one token of each row; return `fault` if logits differ from those alone."""
+        ones = (1,) * len(batch.lengths)
+        return self.read(fault, batch, ones, ones)
 
     def read(
-        self, fault: str, batch: Cache, widths: tuple[int, int], right: tuple[int, int]
+        self, fault: str, batch: RowsCache, widths: tuple[int, ...], right: tuple[int, ...]
     ) -> str | None:
-        """Read windows of rows 0 and 1, of which the first `right` tokens are the text; compare
+        """Read windows of all rows, of which the first `right` tokens are the text; compare
         these.
         """
         windows, wanted = [], []
-        for row in (0, 1):
-            first, end = self.lengths[row], self.lengths[row] + right[row]
-            padding = max(widths) - right[row]
-            windows.append(mx.pad(self._texts[row][first:end], (0, padding)))
-            wanted.append(self._alone[row][first:end])
-        ragged.prepare(batch, widths)
-        logits = self._run(mx.stack(windows), batch)
-        ragged.finalize(batch, widths)
-        read = mx.concatenate([logits[row, : right[row]] for row in (0, 1)])
+        for (row, first), count in zip(batch.lengths.items(), right, strict=True):
+            text = self._texts[row][first : first + count]
+            windows.append(mx.pad(text, (0, max(widths) - count)))
+            wanted.append(self._alone[row][first : first + count])
+        logits = batch.read(widths, partial(self._run, mx.stack(windows)))
+        read = mx.concatenate([logits[i, :count] for i, count in enumerate(right)])
         return self._fault(fault, read, mx.concatenate(wanted))
 
     def _run(self, ids: mx.array, cache: Cache) -> mx.array:

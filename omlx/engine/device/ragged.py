@@ -1,33 +1,22 @@
-"""Caches of a batch: one per layer, rows of any length, with rollback by row.
+"""The KV cache of one row, or of several rows of any length that share passes.
 
-Windows of a pass are padded at their ends to the widest. Attention layers are then rolled back by
-the padding; recurrent ones know the widths before the pass, and leave the padding out.
+Windows of a shared pass are padded at their ends to the widest. Attention layers are then rolled
+back by the padding; recurrent ones know the widths before the pass, and leave the padding out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
-from mlx_lm.models.cache import ArraysCache, CacheList
+from mlx_lm.models.cache import ArraysCache, CacheList, QuantizedKVCache
 
+from omlx.engine.device import rewind as single
 from omlx.engine.device.model import ATTENTION, Cache, cache_kind
 from omlx.engine.device.ragged_cache import RaggedKVCache
 from omlx.engine.device.rewind import leaves
 from omlx.errors import RewindError
-
-
-@dataclass(frozen=True, slots=True)
-class BatchMark:
-    """Recurrent states before a pass: `states[i]` are those of leaf i, None for other layers.
-
-    `members` are the rows that they belong to, in order.
-    """
-
-    members: tuple[int, ...]
-    states: tuple[list[mx.array | None] | None, ...]
 
 
 def merge_caches(caches: Sequence[Cache]) -> list[Any]:
@@ -45,59 +34,130 @@ def _merge_layer(layers: Sequence[Any]) -> Any:
     return type(first).merge(list(layers))
 
 
-def prepare(batch: Sequence[Any], widths: Sequence[int]) -> None:
-    """Announce a pass over windows of `widths` tokens, padded to the widest."""
-    if min(widths) == max(widths):
-        return
-    for leaf in leaves(batch):
-        if isinstance(leaf, ArraysCache):
-            leaf.prepare(lengths=list(widths))
+class RowsCache:
+    """Begins with one row. `lengths` counts the tokens that are held, by row, in their order.
 
-
-def finalize(batch: Sequence[Any], widths: Sequence[int]) -> None:
-    """Remove the padding of a pass that was prepared."""
-    widest = max(widths)
-    if min(widths) == widest:
-        return
-    parts: list[Any] = leaves(batch)
-    for leaf in parts:
-        if isinstance(leaf, ArraysCache):
-            leaf.finalize()
-        else:
-            leaf.trim([widest - width for width in widths])
-
-
-def mark(batch: Sequence[Any], members: Sequence[int]) -> BatchMark:
-    """Return a mark of recurrent states before a pass that may be rolled back. Copies nothing."""
-    parts: list[Any] = leaves(batch)
-    states: list[list[mx.array | None] | None] = []
-    for leaf in parts:
-        states.append(list(leaf.cache) if isinstance(leaf, ArraysCache) else None)
-    return BatchMark(tuple(members), tuple(states))
-
-
-def rewind(
-    batch: Sequence[Any], members: Sequence[int], row: int, length: int, saved: BatchMark | None
-) -> None:
-    """Roll back one of the rows `members` to `length` tokens.
-
-    Recurrent layers return to the mark, which must be at that length. Raises RewindError with all
-    layers unchanged: they must agree on the lengths of rows, or the others could not be read.
+    Once rows have joined, it is `shared`: one batch cache per layer, also when they have left.
     """
-    index = members.index(row)
-    parts: list[Any] = leaves(batch)
-    for leaf in parts:
-        if isinstance(leaf, RaggedKVCache):
-            leaf.check_rewind(index, length)
-        elif saved is None or row not in saved.members:
-            raise RewindError("rewind.failed", length=length, detail="there is no mark")
-    for i, leaf in enumerate(parts):
-        if isinstance(leaf, RaggedKVCache):
-            leaf.rewind(index, length)
-            continue
-        assert saved is not None
-        before = saved.members.index(row)
-        for entry, state in enumerate(saved.states[i] or ()):
-            if state is not None:
-                row_state, starts = state[before][None], mx.array([index])
-                leaf[entry] = mx.slice_update(leaf[entry], row_state, starts, axes=(0,))
+
+    def __init__(self, row: int, layers: Cache, length: int = 0) -> None:
+        self.lengths = {row: length}
+        self.layers: list[Any] = list(layers)
+        self.shared = False
+        self._marks: list[tuple[dict[int, int], Any]] = []  # lengths before a pass, and states
+
+    def join(self, others: Sequence[RowsCache]) -> None:
+        """Append single rows. Each must hold a token: some layers treat the first differently."""
+        joining = [other.layers for other in others]
+        if self.shared:
+            for layer, more in zip(self.layers, merge_caches(joining), strict=True):
+                layer.extend(more)
+        else:
+            self.layers, self._marks = merge_caches([self.layers, *joining]), []
+        self.shared = True
+        for other in others:
+            self.lengths |= other.lengths
+
+    def extract(self, row: int) -> RowsCache:
+        """Return a copy of one row of a shared cache, as a cache of its own."""
+        index = list(self.lengths).index(row)
+        return RowsCache(row, [layer.extract(index) for layer in self.layers], self.lengths[row])
+
+    def filter(self, keep: Sequence[int]) -> None:
+        """Keep these rows of a shared cache, at least one, in this order."""
+        rows = list(self.lengths)
+        if list(keep) == rows:
+            return
+        indices = [rows.index(row) for row in keep]
+        for layer in self.layers:
+            layer.filter(indices)
+        self.lengths = {row: self.lengths[row] for row in keep}
+
+    def read(self, widths: Sequence[int], forward: Callable[[Cache], mx.array]) -> mx.array:
+        """Return the outputs of a pass of `forward` over `widths` tokens of the rows."""
+        for row, width in zip(self.lengths, widths, strict=True):
+            self.lengths[row] += width
+        widest = max(widths)
+        if not self.shared or min(widths) == widest:
+            return forward(self.layers)
+        parts: list[Any] = leaves(self.layers)
+        for leaf in parts:
+            if isinstance(leaf, ArraysCache):
+                leaf.prepare(lengths=list(widths))
+        outputs = forward(self.layers)
+        for leaf in parts:
+            if isinstance(leaf, ArraysCache):
+                leaf.finalize()
+            else:
+                leaf.trim([widest - width for width in widths])
+        return outputs
+
+    def mark(self, *, fresh: bool = False) -> None:
+        """Let rows be rolled back to here in layers that cannot step back. Copies nothing, but for
+        `fresh`, which single sliding layers need before a pass over one token.
+        """
+        saved: Any
+        if self.shared:
+            parts: list[Any] = leaves(self.layers)
+            saved = [list(leaf.cache) if isinstance(leaf, ArraysCache) else None for leaf in parts]
+        else:
+            saved = single.mark(self.layers, *self.lengths.values(), fresh=fresh)
+        self._marks.append((dict(self.lengths), saved))
+
+    def forget_marks(self) -> None:
+        """Drop every mark: a pass that writes in place would copy arrays that marks hold."""
+        self._marks = []
+
+    def rewind(self, row: int, target: int) -> None:
+        """Roll one row back to `target` tokens; where a layer needs a mark, to the newest below.
+
+        Raises RewindError with all layers unchanged: they must agree on the lengths of rows, or the
+        others could not be read.
+        """
+        now = self.lengths[row]
+        if target >= now:
+            return
+        if not self.shared:
+            marks = [saved for _, saved in self._marks]
+            self.lengths[row] = single.rewind(self.layers, now, target, marks)
+            return
+        parts: list[Any] = leaves(self.layers)
+        index, length, before, states = list(self.lengths).index(row), target, 0, list[Any]()
+        if not all(isinstance(leaf, RaggedKVCache) for leaf in parts):
+            below = [mark for mark in self._marks if mark[0].get(row, now) <= target]
+            if not below:
+                raise RewindError("rewind.failed", length=target, detail="there is no mark")
+            lengths, states = below[-1]
+            length, before = lengths[row], list(lengths).index(row)
+        for leaf in parts:
+            if isinstance(leaf, RaggedKVCache):
+                leaf.check_rewind(index, length)
+        for i, leaf in enumerate(parts):
+            if isinstance(leaf, RaggedKVCache):
+                leaf.rewind(index, length)
+                continue
+            for entry, state in enumerate(states[i] or ()):
+                if state is not None:
+                    row_state, starts = state[before][None], mx.array([index])
+                    leaf[entry] = mx.slice_update(leaf[entry], row_state, starts, axes=(0,))
+        self.lengths[row] = length
+
+    @property
+    def nbytes(self) -> int:
+        parts = leaves(self.layers)  # of a pass that failed, some may be empty
+        return sum(int(part.nbytes) for part in parts if not _lacks_bytes(part))
+
+    def check(self) -> None:
+        """Raise AssertionError if a layer holds other numbers of tokens than `lengths` says."""
+        held = list(self.lengths.values())
+        if not self.shared:
+            assert single.length_of(self.layers) in (None, *held), held
+            return
+        for leaf in leaves(self.layers):
+            if isinstance(leaf, RaggedKVCache):
+                assert leaf.lengths == leaf.offset.tolist() == held, (leaf.lengths, held)
+
+
+def _lacks_bytes(part: Any) -> bool:
+    """Whether `nbytes` would fail, as of an empty quantized cache."""
+    return type(part) is QuantizedKVCache and part.keys is None

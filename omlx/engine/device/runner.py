@@ -8,6 +8,7 @@ token yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, cast
 
@@ -197,15 +198,13 @@ class Runner:
         return launched
 
     def _prefill(self, window: Window, launched: ForwardPass) -> None:
-        cache = self.caches.single[window.row]
         tokens = mx.array(self._known(window), mx.uint32)
-        self.caches.advance(window.row, window.width)
-        logits = self._logits((window,), tokens[None], cache)[0]  # [width, V], evaluated if scored
+        logits = self.caches.read(launched.forward, partial(self._logits, (window,), tokens[None]))
         if window.end is not None:
             following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
             top = self._rows[window.row].prompt_logprobs or 0
-            self._score(launched, logits, following, top)
-        states = [layer.state for layer in cache]
+            self._score(launched, logits[0], following, top)
+        states = [layer.state for layer in self.caches.single[window.row].layers]
         launched.done = _done(states)
         mx.async_eval(states, launched.done, *(launched.logprobs or ()))
 
@@ -221,8 +220,8 @@ class Runner:
         marked = self.traits.recurrent and any(
             self.traits.replays(window.width) for window in windows
         )
-        with self.caches.reading(forward, marked=marked) as cache:
-            logits = self._logits(windows, tokens, cache)  # [rows, widest, V]
+        run = partial(self._logits, windows, tokens)
+        logits = self.caches.read(forward, run, marked=marked)  # [rows, widest, V]
         samplers = [self._samplers[row] for row in forward.rows]
         bare = all(map(attrgetter("bare"), samplers))
         draws: list[Draw] = []

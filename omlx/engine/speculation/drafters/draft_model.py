@@ -8,24 +8,25 @@ can be; the remaining tokens stay pending. Prefixes are cached in a separate ind
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import ClassVar, Final
 
 import mlx.core as mx
 
-from omlx.engine.device.batch_probe import SharedPasses
+from omlx.engine.device.batch_probe import shared_refusal
 from omlx.engine.device.model import MakeCache, Model, id_limit
+from omlx.engine.device.ragged import RowsCache
 from omlx.engine.device.rewind import traits
 from omlx.engine.device.sampling import RowSampler
 from omlx.engine.disk.tier import DiskTier
 from omlx.engine.speculation.drafter import Draft, Proposal
-from omlx.engine.speculation.drafters.draft_cache import DraftCache, DraftCaches
-from omlx.engine.speculation.drafters.draft_rows import DraftPrefixes, DraftRow
+from omlx.engine.speculation.drafters.draft_rows import DraftCaches, DraftPrefixes, DraftRow
 from omlx.engine.speculation.drafters.sampler import SampledDrafter, token_sampler
 from omlx.engine.speculation.strategy import Clause
 from omlx.engine.step.prefill import FitPass
 from omlx.engine.step.row import Row
-from omlx.errors import RewindError
+from omlx.errors import Reason, RewindError
 
 CATCH_UP_CHUNK: Final = 512
 """Tokens per pass while catching up."""
@@ -52,7 +53,7 @@ the longest."""
 class DraftModel(SampledDrafter):
     """A `Drafter`. `vocab_size` is the target's, `prefix_bytes` bounds the prefix cache.
 
-    `shared_passes` says whether rows can share passes; siblings have it in common. `disk` stores
+    `unshared` returns why rows cannot share passes; siblings have it in common. `disk` stores
     prefixes; a row whose prefix is on its way proposes nothing yet. `fit` bounds long passes.
     """
 
@@ -68,7 +69,7 @@ class DraftModel(SampledDrafter):
         *,
         prefix_bytes: int | None = 128 << 20,
         block_tokens: int = 64,
-        shared_passes: SharedPasses | None = None,
+        unshared: Callable[[], Reason | None] | None = None,
         disk: DiskTier | None = None,
         fit: FitPass = lambda start, wanted: min(wanted, CATCH_UP_CHUNK),
     ) -> None:
@@ -78,7 +79,8 @@ class DraftModel(SampledDrafter):
         self._traits = traits(make_cache())
         self._id_limit = id_limit(model, make_cache)
         known = min(vocab_size, self._id_limit)
-        self._shared_passes = shared_passes or SharedPasses(model, make_cache, known)
+        probe = partial(shared_refusal, model, make_cache, known)
+        self._unshared = unshared or lru_cache(maxsize=1)(probe)  # short passes, when first asked
         self._rows: dict[int, DraftRow] = {}
         self._caches = DraftCaches()
         self._prefixes = DraftPrefixes(model, make_cache, block_tokens, prefix_bytes, disk)
@@ -87,8 +89,7 @@ class DraftModel(SampledDrafter):
     def sibling(self) -> DraftModel:
         """Return a drafter over the same model, without rows or a prefix cache."""
         same = self.name, self._model, self._vocab_size, self._make_cache
-        passes = self._shared_passes
-        return DraftModel(*same, prefix_bytes=None, shared_passes=passes, fit=self._fit)
+        return DraftModel(*same, prefix_bytes=None, unshared=self._unshared, fit=self._fit)
 
     def open(self, row: Row) -> None:
         self._prefixes.begin(row)
@@ -132,7 +133,7 @@ class DraftModel(SampledDrafter):
         names = {*self._caches.members, *(row.id for row in rows)}
         sizes = [self._rows[name].size for name in names]
         fits = len(sizes) * max(sizes) < MAX_PADDING * sum(sizes)
-        return fits and self._shared_passes.refusal is None
+        return fits and self._unshared() is None
 
     def _draft(self, limits: Sequence[tuple[DraftRow, int]]) -> dict[int, Draft]:
         """Draft so many tokens for each row in the same passes, by row."""
@@ -145,7 +146,7 @@ class DraftModel(SampledDrafter):
         drafted = [drafted[members.index(row)] for row in rows]
         return self._drafts([(row.target, limit) for row, limit in limits], drafted, started)
 
-    def _gather(self, rows: Sequence[DraftRow]) -> DraftCache:
+    def _gather(self, rows: Sequence[DraftRow]) -> RowsCache:
         """Return a cache of these rows, rolled back and caught up but for the first window.
 
         Other rows of the shared cache stay in it for a while, and are read along.
@@ -169,7 +170,7 @@ class DraftModel(SampledDrafter):
             self._catch_up(row, together=together)
         return self._caches.gather(asked)
 
-    def _draft_tokens(self, cache: DraftCache, rows: Sequence[DraftRow], n: int) -> list[mx.array]:
+    def _draft_tokens(self, cache: RowsCache, rows: Sequence[DraftRow], n: int) -> list[mx.array]:
         """Draft `n` tokens [n] of each row; fewer at the end of an output with a mask."""
         known = [row.words(row.skipped + self._caches.held(row.id)) for row in rows]
         widths = [len(tokens) for tokens in known]
@@ -185,7 +186,7 @@ class DraftModel(SampledDrafter):
         def read(window: mx.array, widths: Sequence[int] = ones) -> mx.array:
             if marks:
                 cache.mark()
-            logits = cache.read(self._model, window, widths)
+            logits = self._read(cache, window, widths)
             if logits.shape[-1] == self._vocab_size:
                 return logits
             return _known_ids(logits, self._vocab_size)
@@ -194,6 +195,16 @@ class DraftModel(SampledDrafter):
             first = read(window, widths)
             sampler.draft(n, first, sampler.sample, lambda chosen, _: read(chosen[:, None]))
             return sampler.drafts
+
+    def _read(self, cache: RowsCache, tokens: mx.array, widths: Sequence[int]) -> mx.array:
+        """Read windows of `widths` tokens, padded at their ends in `tokens` [rows, widest].
+
+        Return the logits behind each window, [rows, vocabulary].
+        """
+        logits: mx.array = cache.read(widths, lambda layers: self._model(tokens, cache=layers))
+        if min(widths) == logits.shape[1]:
+            return logits[:, -1]
+        return mx.stack([logits[i, width - 1] for i, width in enumerate(widths)])
 
     def read_whole(self, row: Row) -> None:
         self._rows[row.id] = self._new_row(row, whole=True)
@@ -286,7 +297,7 @@ class DraftModel(SampledDrafter):
         while held < end:
             stop = held + self._fit(held, min(stable if held < stable else end, end) - held)
             chunk = row.words(row.skipped + held, row.skipped + stop)
-            cache.read(self._model, mx.array([chunk], mx.uint32), [len(chunk)])
+            self._read(cache, mx.array([chunk], mx.uint32), [len(chunk)])
             mx.eval([layer.state for layer in cache.layers])
             held = stop
             if held == stable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from omlx.engine.device.model import Cache, MakeCache, Model
@@ -13,11 +15,11 @@ from omlx.engine.device.payloads import (
     read_payloads,
     uncacheable,
 )
+from omlx.engine.device.ragged import RowsCache
 from omlx.engine.device.sampling import RowSampler
 from omlx.engine.disk.tier import LOAD_BYTES, DiskTier
 from omlx.engine.piece import Layout
 from omlx.engine.prefix.index import PrefixIndex
-from omlx.engine.speculation.drafters.draft_cache import DraftCaches
 from omlx.engine.step.row import Row
 from omlx.engine.vision.spans import words_between
 
@@ -79,6 +81,90 @@ class DraftRow:
         """Return how many of the first `at` tokens, which end in no image, are words."""
         spans = self.target.request.spans
         return at - sum(span.stop - span.start for span in spans if span.stop <= at)
+
+
+class DraftCaches:
+    """The cache of each row, by row; `shared` is the one that several rows have."""
+
+    def __init__(self) -> None:
+        self.shared: RowsCache | None = None
+        self._by_row: dict[int, RowsCache] = {}
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._by_row
+
+    def __getitem__(self, row: int) -> RowsCache:
+        return self._by_row[row]
+
+    @property
+    def members(self) -> list[int]:
+        return [] if self.shared is None else list(self.shared.lengths)
+
+    def held(self, row: int) -> int:
+        """Return how many tokens the cache of a row holds."""
+        return self._by_row[row].lengths[row]
+
+    def open(self, row: int, layers: Cache, length: int = 0) -> None:
+        """Give a row a cache of its own that holds `length` tokens."""
+        self.drop(row)
+        self._by_row[row] = RowsCache(row, layers, length)
+
+    def separate(self, row: int) -> RowsCache:
+        """Return the row's own cache, copied out of the shared one."""
+        if row in self.members:
+            assert self.shared is not None
+            own = self.shared.extract(row)
+            self.drop(row)
+            self._by_row[row] = own
+        return self._by_row[row]
+
+    def gather(self, rows: Sequence[int]) -> RowsCache:
+        """Return a cache that holds these rows, and maybe others."""
+        first = self._by_row[rows[0]]
+        if len(rows) == 1 and first is not self.shared:
+            return first
+        cache = self.shared or first
+        joining = [self._by_row[row] for row in rows if self._by_row[row] is not cache]
+        if joining:
+            cache.join(joining)
+        self._by_row |= dict.fromkeys(rows, cache)
+        self.shared = cache
+        return cache
+
+    def drop(self, row: int) -> None:
+        """Delete the cache of a row. An unknown one is ignored."""
+        cache = self._by_row.pop(row, None)
+        if cache is None or cache is not self.shared:
+            return
+        if len(cache.lengths) > 1:
+            cache.filter([member for member in cache.lengths if member != row])
+        else:
+            self.shared = None
+
+    @contextmanager
+    def dropping_on_error(self, cache: RowsCache) -> Iterator[None]:
+        """Delete a cache, with all of its rows, if the block raises: it is unproven then."""
+        proven = False
+        try:
+            yield
+            proven = True
+        finally:
+            if not proven:
+                for row in cache.lengths:
+                    del self._by_row[row]
+                if cache is self.shared:
+                    self.shared = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in {*self._by_row.values()})
+
+    def check(self) -> None:
+        """Raise AssertionError if a cache contradicts its record."""
+        for row, cache in self._by_row.items():
+            assert row in cache.lengths
+            assert (cache is self.shared) == cache.shared
+            cache.check()
 
 
 class DraftPrefixes:
