@@ -159,6 +159,7 @@ def test_other_requests_take_precedence_and_discard_a_sample(server: Administere
         assert user.post("/v1/chat/completions", json=body).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_configured_draft_is_back_afterwards(server: Administered) -> None:
     pool = server.running.pool
     with server.browser() as client:

@@ -35,6 +35,7 @@ PUBLISHED = (*BFLOAT16, "--quantize", "4")
 """As models are published; products of such weights are slow on a CPU."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "weights"),
     [

@@ -284,6 +284,7 @@ def disturbed(family: str, seeds: range, *, timed: bool = False) -> int:
     return displaced
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
 def test_sixteen_background_answers_equal_undisturbed_ones(family: str) -> None:
     """Eight of each family, with drafters, masks, stops and penalties."""

@@ -50,6 +50,7 @@ def test_end_tokens_wait_for_min_tokens_under_every_strategy(
     assert all(answer == answers[0] for answer in answers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", few((0.0, 0.9), 0.9))
 def test_an_answer_that_ignores_the_end_has_max_tokens(client: OpenAI, temperature: float) -> None:
     fields = {"temperature": temperature, "max_tokens": 120}

@@ -167,6 +167,7 @@ def test_a_raw_prompt_that_opens_reasoning(musing: OpenAI) -> None:
     assert answer.choices[0].text == f"{'x' * 7}{CLOSING_SENTENCE}</think>Done."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", few([0.0, 0.8], 0.8))
 def test_speculation_changes_no_token(client: OpenAI, temperature: float) -> None:
     """Of a real model, with two rows that are closed within reasoning."""

@@ -386,6 +386,7 @@ def test_what_could_not_be_sent_is_sent_later(storing: Site) -> None:
         expect_answers(page, 1)
 
 
+@pytest.mark.slow
 def test_what_the_server_refuses_is_named_and_does_not_hold_up_the_rest(storing: Site) -> None:
     (storing.home / "chats").write_text("a file in the place of the folder")
     notice = '[data-chat="unsent"]'

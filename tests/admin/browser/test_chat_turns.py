@@ -40,6 +40,7 @@ def sent_by(page: Page, action: str) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_cut_is_continued(chatting: Site) -> None:
     with talking(chatting) as page:
         expect(page.locator("[data-field=thinking]")).not_to_have_attribute("hidden", "")

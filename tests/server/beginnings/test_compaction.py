@@ -341,6 +341,7 @@ def uncached(running: Running, model: str, messages: Sequence[dict[str, Any]]) -
     return 1 - probed["cached_tokens"] / probed["prompt_tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "program"),
     [
