@@ -29,11 +29,6 @@ class RegistryWatcher:
         self._discover = discover
         self._turns = asyncio.Lock()
 
-    async def run(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            await self.check()
-
     async def check(self) -> None:
         """Scan and list the current models; errors are logged.
 
@@ -64,7 +59,7 @@ class DraftWatcher:
         self._failed: dict[Path, ModelFiles] = {}
 
     async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds; errors are logged."""
+        """Check at once and every `interval_s` seconds; errors are logged."""
         while True:
             try:
                 await self.check()

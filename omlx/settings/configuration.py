@@ -113,15 +113,6 @@ class ConfigurationWatcher:
         self._seen = dict(live.stamps)
         self._logged: list[str] = []
 
-    async def run(self, interval_s: float) -> None:
-        """Check every `interval_s` seconds. An error in one check does not end the loop."""
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self.check()
-            except Exception:  # the edge of a task; the files are read again once they change
-                log.exception("settings watcher")
-
     async def check(self) -> bool:
         """Read, publish and apply the files if any has changed; return whether any had."""
         packages = tuple(self._packages())

@@ -13,7 +13,6 @@ import sys
 import webbrowser
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Thread
 from typing import TypeAlias
 
@@ -38,24 +37,17 @@ from omlx.server.services import Services
 from omlx.settings.schema import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
-    """Parts of the announcement: addresses in the network, the dashboard in a browser."""
-
-    lan: bool = False
-    opens: bool = False
-
-
 def announce(
-    services: Services, settings: Settings, address: str, welcome: Welcome = Welcome()
+    services: Services, settings: Settings, address: str, *, lan: bool = False, opens: bool = False
 ) -> None:
     """Print address, loaded model and draft, login link and an example request.
 
-    Opens the dashboard if a browser would open on the user's screen.
+    `lan`: addresses in the network, too. `opens` the dashboard if a browser would open on the
+    user's screen.
     """
     pool = services.pool
     lines = [sentence("cli.serve.ready", {"version": __version__, "url": address})]
-    if welcome.lan:
+    if lan:
         lines += _network_lines(settings, address)
     served = next(reversed(pool.loaded), None)
     first = ModelSnapshots(services).first
@@ -73,7 +65,7 @@ def announce(
     lines += example(models, address, with_key=services.api_keys.required)
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
-    if welcome.opens and has_browser():
+    if opens and has_browser():
         # A browser may take seconds to answer.
         Thread(target=webbrowser.open, args=(_page(settings, address),), daemon=True).start()
 

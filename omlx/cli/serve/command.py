@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from omlx.admin.mount import mount
 from omlx.catalog import sentence
 from omlx.cli import online_environment
 from omlx.cli.arguments import Selection, configured, select
-from omlx.cli.output import LoadingBars
+from omlx.cli.output import LoadingBars, warn
 from omlx.cli.serve.address import (
     BACKLOG,
     check_certificate,
@@ -36,7 +37,7 @@ from omlx.cli.serve.address import (
     url,
     without_flag,
 )
-from omlx.cli.serve.announcement import Welcome, announce, ask
+from omlx.cli.serve.announcement import announce, ask
 from omlx.cli.serve.ending import (
     ENGINE_DIED,
     STOP_S,
@@ -64,13 +65,13 @@ from omlx.models.pool.prefix_disk import open_disks, prefix_root, stop_engine
 from omlx.models.watchers import DraftWatcher, RegistryWatcher
 from omlx.power import Awake
 from omlx.receipts.kept import AnswerStore
-from omlx.server.app import create_app
+from omlx.server.app import create_app, every
 from omlx.server.beginnings.store import EARLIER_FILE, BeginningStore
 from omlx.server.http.guard import check_keys
 from omlx.server.http.transport import TimeoutProtocol
 from omlx.server.journal.journal import Journal
 from omlx.server.request.media.images import UrlReader
-from omlx.server.services import Stores, build_services
+from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import ConfigurationWatcher, LiveConfiguration
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Settings
@@ -130,7 +131,7 @@ def run(arguments: Namespace) -> int:
         if arguments.hosts is not None and order is None:
             return supervisor(arguments, listening).run()
         with Deadline() as deadline:
-            welcome = Welcome(lan=arguments.lan, opens=arguments.opens)
+            welcome = partial(announce, lan=arguments.lan, opens=arguments.opens)
             return asyncio.run(serve(selection, listening, deadline, order, welcome))
     except EngineDead as error:  # while the model was loaded
         sys.stderr.write(f"omlx: {error.message}\n")
@@ -141,9 +142,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _report_others(home: Path) -> None:
-    """Report other running servers of this home folder."""
     for other in find_servers(home):
-        sys.stderr.write(f"omlx: {sentence('cli.serve.beside', {'url': other.url})}\n")
+        warn("cli.serve.beside", url=other.url)
 
 
 def _command(arguments: Namespace) -> list[str]:
@@ -157,7 +157,7 @@ async def serve(
     listening: socket.socket,
     deadline: Deadline,
     order: Order | None = None,
-    welcome: Welcome = Welcome(),  # noqa: B008 — frozen
+    welcome: Callable[[Services, Settings, str], None] = announce,
 ) -> int:
     """Load, announce, serve. Returns the exit code once the server has drained.
 
@@ -196,7 +196,7 @@ async def serve(
         address = url(listening, "https" if settings.tls_cert else "http")
 
         def ready() -> None:
-            announce(services, settings, address, welcome)
+            welcome(services, settings, address)
             if order is not None:
                 os.write(order.report, SERVING)
 
@@ -222,9 +222,9 @@ def _background_tasks(
         live, lambda: [each.entry.path / PACKAGE_FILE for each in pool.residents], pool.reconfigure
     )
     work = (
-        models.run(_MODELS_INTERVAL_S),
+        every(_MODELS_INTERVAL_S, models.check, "model check failed"),
         drafts.run(_DRAFT_INTERVAL_S),
-        settings.run(_SETTINGS_INTERVAL_S),
+        every(_SETTINGS_INTERVAL_S, settings.check, "settings watcher"),
         _warm_up(),
         Awake(lambda: live.current.resolve().settings.keep_awake).run(partial(in_use, pool)),
     )
