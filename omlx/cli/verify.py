@@ -10,9 +10,8 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from omlx.catalog import sentence
 from omlx.cli.arguments import configured, find_models
@@ -25,6 +24,9 @@ from omlx.receipts.verifier import Verdict, Verifier
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
+
+Claim: TypeAlias = tuple[str, Mapping[str, Any]]
+"""A kept choice by id, with the fields of a client's receipt; empty without one."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -49,14 +51,6 @@ def run(arguments: Namespace) -> int:
     return 0 if all(verdict.same for verdict in verdicts) else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A kept choice by id, with the fields of a client's receipt, if given."""
-
-    id: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
-
-
 async def _verify(
     claims: Sequence[Claim], store: AnswerStore, configuration: LiveConfiguration
 ) -> list[Verdict]:
@@ -66,7 +60,7 @@ async def _verify(
         registry = await asyncio.to_thread(find_models([], configuration.current).scan)
         pool = build_pool(engine, Catalog(registry, configuration))
         verifier = Verifier(engine, pool, store)
-        return [await verifier.verify(claim.id, claim.fields) for claim in claims]
+        return [await verifier.verify(id, fields) for id, fields in claims]
     finally:
         engine.stop()
 
@@ -84,7 +78,7 @@ def _claims(name: str, store: AnswerStore) -> Iterator[Claim]:
     if not ids:
         raise NotFound("receipt.not_found", id=name)
     for id in ids:
-        yield Claim(id)
+        yield id, {}
 
 
 def _read(path: Path) -> Iterator[Claim]:
@@ -94,6 +88,6 @@ def _read(path: Path) -> Iterator[Claim]:
         receipt = record.get("receipt", record)
         choices = receipt.pop("choices")
         for choice in choices:
-            yield Claim(str(choice["id"]), {**receipt, **choice})
+            yield str(choice["id"]), {**receipt, **choice}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise BadRequest("receipt.unreadable", file=str(path), detail=str(error)) from error

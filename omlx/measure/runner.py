@@ -168,23 +168,17 @@ class Streams:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class Runner:
     """Runs one sample at a time, on the event loop.
 
     `idle_s`: seconds without a user's request before a paused measurement resumes.
     """
 
-    def __init__(
-        self,
-        engine: EngineThread,
-        pool: Pool,
-        generations: GenerationService,
-        idle_s: float = IDLE_S,
-    ) -> None:
-        self.engine = engine
-        self.pool = pool
-        self.generations = generations
-        self._idle_s = idle_s
+    engine: EngineThread
+    pool: Pool
+    generations: GenerationService
+    idle_s: float = IDLE_S
 
     @property
     def active_requests(self) -> int:
@@ -197,7 +191,7 @@ class Runner:
         if self.active_requests:
             measurement.enter(State.PAUSED)
             since = time.perf_counter()
-            while time.perf_counter() - since < self._idle_s:
+            while time.perf_counter() - since < self.idle_s:
                 await asyncio.sleep(POLL_S)
                 if self.active_requests:
                     since = time.perf_counter()

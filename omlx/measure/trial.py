@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from omlx.engine.speculation.strategy import parse
 from omlx.engine.types import Request, Speculation
@@ -53,8 +52,6 @@ CONTEXT_TOKENS: Final = 4096
 PICTURE_FIELD: Final = "picture"
 """A trial's form field with an image."""
 
-Value = TypeVar("Value")
-Record = TypeVar("Record")
 
 _ids = itertools.count()
 
@@ -268,7 +265,7 @@ class Trial(Measurement):
             ],
             "exact": _exactness(samples),
             "draft_error": _draft_error(samples),
-            "verdict": _optional(Verdict.to_json, self.verdict),
+            "verdict": None if self.verdict is None else self.verdict.to_json(),
         }
 
     def save(self, store: ResultStore, at: float, conditions: Conditions) -> None:
@@ -320,10 +317,6 @@ async def _restore_draft(pool: Pool, model: str) -> None:
         pool.load_queue.submit(LoadJob(entry, reload=True))
 
 
-def _optional(convert: Callable[[Value], Record], value: Value | None) -> Record | None:
-    return None if value is None else convert(value)
-
-
 def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Json:
     """Return a configuration's figures for a kind of text; `rate` in tokens per second.
 
@@ -340,10 +333,10 @@ def _cell(samples: Samples, configuration: TrialConfiguration, kind: Kind) -> Js
         "kind": kind.value,
         "samples": len(rates),
         "rate": Spread.of(rates).to_json(1) if rates and not (busy or noise) else None,
-        "speedup": _optional(_speedup, spread),
-        "acceptance": _optional(lambda rate: round(rate, 3), acceptance),
+        "speedup": None if spread is None else _speedup(spread),
+        "acceptance": None if acceptance is None else round(acceptance, 3),
         "busy": busy,
-        "noise": _optional(lambda factor: round(factor, 1), noise),
+        "noise": None if noise is None else round(noise, 1),
     }
 
 

@@ -39,8 +39,6 @@ Pattern = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
 
 
 class NamedKey(BaseModel):
-    """Key as stored."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str

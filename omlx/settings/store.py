@@ -66,10 +66,6 @@ class Owner(NamedTuple):
         keys = tuple(row.path.split("."))
         return keys if self.model is None else (*self.place, *keys[-2:])
 
-    @property
-    def no_values(self) -> Layer:
-        return Layer(Source(self.scope.value), {})
-
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
@@ -90,7 +86,7 @@ class StoredSettings:
 
     def layer(self, model: str | None = None, profile: str | None = None) -> Layer:
         owner = Owner(model, profile)
-        return self.layers.get(owner) or owner.no_values
+        return self.layers.get(owner) or Layer(Source(owner.scope.value), {})
 
     def revision(self, model: str | None = None, profile: str | None = None) -> str:
         """Return a hash of the stored values: equal values have equal revisions."""

@@ -23,10 +23,6 @@ _HOST: Final = r"(?:\[[0-9a-f:.]+\]|[^\s/?#@:*\[\]]+)"
 _PATTERN: Final = re.compile(rf"\*|null|{_SCHEME}://(?:\*|{_HOST}(?::(?:\d+|\*))?)/?")
 
 
-def is_pattern(text: str) -> bool:
-    return _PATTERN.fullmatch(text.lower()) is not None
-
-
 def allows(patterns: Iterable[str], origin: str) -> bool:
     """Whether any pattern matches an Origin header. Letter case does not count."""
     return any(_matches(pattern.lower().rstrip("/"), origin.lower()) for pattern in patterns)
@@ -163,7 +159,7 @@ def _pairs(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 def _origins(patterns: tuple[str, ...]) -> tuple[str, ...]:
     for pattern in patterns:
-        if not is_pattern(pattern):
+        if _PATTERN.fullmatch(pattern.lower()) is None:
             raise ConfigError("config.origin", value=pattern)
     return patterns
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from rich.console import Console
 from rich.live import Live
@@ -111,9 +111,7 @@ class Piece:
     cut: bool = False  # ended by the maximum number of tokens
 
 
-class Answer(Protocol):
-    def feed(self, piece: Piece) -> None:
-        """Show the next piece."""
+Answer: TypeAlias = "_Plain | _Drawn"
 
 
 class Screen:

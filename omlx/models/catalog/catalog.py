@@ -160,7 +160,8 @@ class Catalog:
         raise NotFound("model.not_allowed", param=param, model=name)
 
     def allows(self, entry: ModelEntry) -> bool:
-        return not is_restricted() or may_use(self.names_of(entry))
+        patterns = _PATTERNS.get()
+        return patterns is None or matches(self.names_of(entry), patterns)
 
     def _offers(self, default: str) -> bool:
         """Return whether a request without a model may learn the default's name."""
@@ -226,11 +227,12 @@ class _Names:
     """Names of one immutable revision: a registry and a snapshot of settings."""
 
     def __init__(self, registry: Registry, configuration: Configuration) -> None:
-        settings = configuration.resolve().settings
+        settings, stored = configuration.resolve().settings, configuration.stored
         self.registry = registry
         self.configuration = configuration
         self.default = settings.default_model
-        self.aliases = _aliases(configuration)
+        named = {model: layer.values.get("alias") for model, layer in stored.models.items()}
+        self.aliases = {model: str(alias) for model, alias in named.items() if alias}
         self._rules = [rule.partition("=") for rule in settings.model_map]
 
     def lookup(self, name: str) -> _Named:
@@ -304,14 +306,6 @@ class _Names:
         return replace(entry, status=Status.USABLE, reason=None, library=classes.library)
 
 
-def _aliases(configuration: Configuration) -> Mapping[str, str]:
-    aliases = {}
-    for model, layer in configuration.stored.models.items():
-        if layer.values.get("alias"):
-            aliases[model] = str(layer.values["alias"])
-    return aliases
-
-
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Named settings of a model: the values of a request take precedence over `values`."""
@@ -351,11 +345,6 @@ def restricted_to(patterns: Sequence[str] | None) -> Iterator[None]:
 
 def is_restricted() -> bool:
     return _PATTERNS.get() is not None
-
-
-def may_use(names: Iterable[str]) -> bool:
-    patterns = _PATTERNS.get()
-    return patterns is None or matches(names, patterns)
 
 
 def matches(names: Iterable[str], patterns: Sequence[str]) -> bool:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
-from omlx.errors import Reason
+from omlx.errors import Param, Reason
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import has_config, inspect_checkpoint, looks_like_model
 from omlx.models.catalog.registry import BUNDLED as BUNDLED_SOURCE
@@ -74,16 +74,12 @@ class Discovery:
                 if entry is None or before != files:
                     entry = inspect_checkpoint(model_id, directory, place.source)
                 self._known[key] = files, entry
-                if entry.usable:
-                    winner = first.setdefault(model_id, entry)
-                    if winner is not entry:
-                        entry = _shadowed(entry, winner)
+                winner = first.setdefault(model_id, entry) if entry.usable else entry
+                if winner is not entry:
+                    by: dict[str, Param] = {"by": str(winner.path), "source": winner.source}
+                    reason = Reason("model.shadowed", by)
+                    entry = replace(entry, status=Status.SHADOWED, reason=reason)
                 yield entry
-
-
-def _shadowed(entry: ModelEntry, winner: ModelEntry) -> ModelEntry:
-    reason = Reason("model.shadowed", {"by": str(winner.path), "source": winner.source})
-    return replace(entry, status=Status.SHADOWED, reason=reason)
 
 
 HUB_CACHE: Final = "hf-cache"
@@ -98,39 +94,23 @@ _DEPTH: Final = 3
 
 ModelDirectory: TypeAlias = tuple[str, Path]
 
-
 _LM_STUDIO: Final = (".lmstudio/models", ".cache/lm-studio/models")
 """LM Studio's folder, and its folder before version 0.3.6."""
 
 
-class Place(Protocol):
-    @property
-    def source(self) -> str:
-        """Name of this place in lists of models."""
-        ...
-
-    @property
-    def root(self) -> Path:
-        """Folder of this place, which need not exist."""
-        ...
-
-    def models(self) -> Iterator[ModelDirectory]:
-        """Yield every directory that may be a model. Reads folder names; modifies nothing."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of models up to `_DEPTH` deep, or a model itself.
+    """A folder of models up to `_DEPTH` deep, or a model itself; it need not exist.
 
     Cache repositories that users copied into the folder are models too. Weights without a config
-    are listed, and do not hide sibling folders.
+    are listed, and do not hide sibling folders. `source` is its name in lists of models.
     """
 
     source: str
     root: Path
 
     def models(self) -> Iterator[ModelDirectory]:
+        """Yield every directory that may be a model. Reads folder names."""
         if not os.path.isdir(self.root):
             return
         if self.root.name.startswith(_REPOSITORY) and os.path.isdir(self.root / "snapshots"):
@@ -158,6 +138,9 @@ class HubCache:
         for repo in _folders(self.root):
             if repo.name.startswith(_REPOSITORY):
                 yield _hub_id(repo), _hub_directory(repo)
+
+
+Place: TypeAlias = Folder | HubCache
 
 
 def places(settings: Settings, environ: Mapping[str, str], bundled: Path) -> list[Place]:

@@ -25,7 +25,7 @@ from omlx.models.catalog.files import (
     read_object,
 )
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.library.choose import choose
+from omlx.models.library.choose import Classes, choose
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-(\d{1,5})-of-(\d{1,5})\.safetensors")
@@ -63,6 +63,7 @@ def has_config(directory: Path) -> bool:
 def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntry:
     """Return the entry of one directory. Reads config.json and the shard index; never raises."""
     entry = ModelEntry(model_id, directory, source)
+    classes: Classes | Reason | None = None
     try:
         entry = replace(entry, size_bytes=_weight_bytes(directory))
         files = ModelFiles.at(directory)
@@ -84,7 +85,7 @@ def inspect_checkpoint(model_id: str, directory: Path, source: str) -> ModelEntr
             # Before the files: a head directory is no incomplete model.
             or _head_reason(config or {})
             or _files_reason(directory, config)
-            or _library_reason(config or {})
+            or (classes if isinstance(classes, Reason) else None)
         )
     except OSError as error:
         reason = Reason("model.unreadable", {"detail": str(error)})
@@ -104,12 +105,8 @@ def kind_of(config: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 def config_reason(config: Mapping[str, Any]) -> Reason | None:
     """Return why a model with this config cannot be loaded; None if possible."""
-    return _head_reason(config) or _library_reason(config)
-
-
-def _library_reason(config: Mapping[str, Any]) -> Reason | None:
     classes = choose(config)
-    return classes if isinstance(classes, Reason) else None
+    return _head_reason(config) or (classes if isinstance(classes, Reason) else None)
 
 
 def _head_reason(config: Mapping[str, Any]) -> Reason | None:

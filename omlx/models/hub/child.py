@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -63,7 +63,7 @@ def main() -> None:
 
 def _answer(request: dict[str, Any]) -> object:
     if request["do"] == "search":
-        return [offer.to_json() for offer in search(request["text"])]
+        return [asdict(offer) for offer in search(request["text"])]
     reference, home = Reference.parse(request["model"]), Path(request["home"])
     if reference.on_hub:
         download(reference, home)

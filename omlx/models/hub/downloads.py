@@ -22,6 +22,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from omlx.errors import ModelError, NotFound, OmlxError, Reason
 from omlx.models.catalog.discovery import hub_root
 from omlx.models.catalog.reference import Reference
@@ -38,6 +40,7 @@ SPAN_S: Final = 20.0
 """Seconds — long enough for slow networks: the library writes 10 MB at a time."""
 
 _COMMAND: Final = (sys.executable, "-m", "omlx.models.hub.child")
+_OFFERS: Final = TypeAdapter(list[Offer])
 
 
 class State(StrEnum):
@@ -183,7 +186,7 @@ class Downloads:
                 found = await self._ask({"do": "search", "text": text})
         except TimeoutError:
             raise ModelError("pull.silent", seconds=int(SEARCH_S)) from None
-        return [Offer.from_json(record) for record in found]
+        return _OFFERS.validate_python(found)
 
     def free_bytes(self) -> int:
         """Return the free bytes on the disk of the hub's cache."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -73,19 +73,6 @@ class Offer:
         if self.companion is not None:
             weights += self.companion.weight_bytes
         return fit(weights, self.layout, self.context_length, limit_bytes)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> Offer:
-        companion, reason = record.pop("companion"), record.pop("reason")
-        return cls(
-            layout=Layout(**record.pop("layout")),
-            companion=None if companion is None else Companion(**companion),
-            reason=None if reason is None else Reason(**reason),
-            **record,
-        )
 
 
 CONTEXTS: Final = (65_536, 32_768, 16_384, 8_192, 4_096)
