@@ -208,5 +208,7 @@ def os_errors(kind: type[OmlxError], code: str, **params: Param) -> Iterator[Non
     """Turn an OSError into an error of `kind`; `detail` is the system's text."""
     try:
         yield
+    except BrokenPipeError:  # of a reader that has gone
+        raise
     except OSError as error:
         raise kind(code, param=None, **params, detail=error.strerror or str(error)) from error

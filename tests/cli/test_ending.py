@@ -44,7 +44,8 @@ def end_beside(connection: Callable[[socket.socket], Awaitable[None]], **setting
             # One turn of the loop then sees both: the new connection, and the time to look at the
             # flag above. uvicorn ends before it knows the connection.
             time.sleep(0.2)
-            await asyncio.wait_for(serving, 60)
+            # asyncio ends such connections itself, after half a minute.
+            await asyncio.wait_for(serving, 20)
 
     listens = asyncio.Event()
     listening = socket.create_server(("127.0.0.1", 0))

@@ -47,8 +47,8 @@ _DEAD_STOP_S: Final = 7.0
 _CANCEL_S: Final = 2
 """Seconds between failing open requests and cancelling the remaining ones."""
 
-_CLOSE_S: Final = 3.0
-"""Seconds for the client's part in closing TLS, once nothing is left to send."""
+_CLOSE_S: Final = 5.0
+"""Seconds for the client's part in closing TLS, once all was given to the system or nearly so."""
 
 _LOOK_EVERY_S: Final = 0.1
 _FRAMES: Final = 4
@@ -183,13 +183,14 @@ class Server(uvicorn.Server):
             now = time.monotonic()
             for connection in list(self.server_state.connections):
                 transport = connection.transport
-                if not transport.is_closing():
-                    with suppress(ProtocolError):  # of a connection whose answer broke off
+                # Of a connection whose answer broke off; of one with TLS that was closed twice.
+                with suppress(ProtocolError, AttributeError):
+                    if not transport.is_closing():
                         connection.shutdown()
-                    continue
-                waited = now - closing.setdefault(connection, now)
-                if waited > _CLOSE_S and not transport.get_write_buffer_size():
-                    transport.abort()
+                    elif transport.get_write_buffer_size():
+                        closing.pop(connection, None)
+                    elif now - closing.setdefault(connection, now) > _CLOSE_S:
+                        transport.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Drain after the first signal, end at once after a second.
@@ -202,10 +203,7 @@ class Server(uvicorn.Server):
 
 
 def handle_signals() -> None:
-    """End the process at once on signals outside the server's own handling.
-
-    That is before serving starts and after the drain.
-    """
+    """End the process at once on signals before serving starts and after the drain."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_at_once)
 
