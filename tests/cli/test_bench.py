@@ -133,7 +133,6 @@ def test_the_bar_says_what_runs_and_the_time_left() -> None:
         assert str(bar) == "50 Paused for requests of clients: m"
 
 
-@pytest.mark.slow
 def test_a_signal_ends_the_server_of_the_command_too(tmp_path: Path) -> None:
     home = tmp_path / "home"
     command = [sys.executable, "-m", "omlx", "bench", DRAFT, "--home", str(home)]

@@ -76,7 +76,6 @@ def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path:
         assert QUESTION not in screen.text
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("full", few((False, True), True))
 def test_a_failed_download_is_said_and_the_question_asked_again(
     tmp_path: Path, full: bool, hub: Hub

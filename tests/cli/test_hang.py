@@ -137,7 +137,6 @@ def test_a_hang_is_said_to_every_client_and_ends_the_process(
     assert "Traceback" not in server.errors
 
 
-@pytest.mark.slow
 def test_a_signal_ends_a_server_that_hangs_without_the_time_of_a_drain(server: Hanging) -> None:
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(server.http.post, "/v1/chat/completions", json=LONG)
@@ -150,7 +149,6 @@ def test_a_signal_ends_a_server_that_hangs_without_the_time_of_a_drain(server: H
     assert "Traceback" not in server.errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", few((signal.SIGTERM, signal.SIGINT), signal.SIGINT))
 def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -166,7 +164,6 @@ def test_a_second_signal_ends_the_process_at_once(server: Hanging, number: int) 
             stream.result()
 
 
-@pytest.mark.slow
 def test_requests_that_outlive_the_drain_get_an_error_and_the_server_ends_well(
     tmp_path: Path,
 ) -> None:

@@ -105,7 +105,6 @@ def test_machines_are_counted_by_their_hosts() -> None:
         assert ModelStatus(State.READY, stages=parts).machines == machines
 
 
-@pytest.mark.slow
 def test_metrics_have_round_trips_and_restarts(running: Group) -> None:
     running.wait_for(lambda: stages(running)[1]["rtt_ms"] is not None)
     lines = running.http.get("/metrics").text.splitlines()
@@ -116,7 +115,6 @@ def test_metrics_have_round_trips_and_restarts(running: Group) -> None:
     assert "omlx_stage_restarts_total 1.0" in lines
 
 
-@pytest.mark.slow
 def test_embeddings_are_refused(running: Group) -> None:
     answer = running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a cat"})
     assert answer.status_code == 400
@@ -125,7 +123,6 @@ def test_embeddings_are_refused(running: Group) -> None:
     assert running.http.post("/v1/chat/completions", json=body).status_code == 200
 
 
-@pytest.mark.slow
 def test_images_are_refused(running: Group) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 4}
@@ -136,7 +133,6 @@ def test_images_are_refused(running: Group) -> None:
     assert sentence("vision.off.staged", {}) in error["message"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "overview", "line", "restarts"),
     [
@@ -188,7 +184,6 @@ def test_it_is_calibrated_while_idle_over_all_stages(running: Group) -> None:
     assert answer(running) == answer(running)
 
 
-@pytest.mark.slow
 def test_it_takes_turns_with_a_model_of_the_leader_alone(running: Group) -> None:
     before = answer(running)
     local = answer(running, LOCAL_MODEL)
@@ -200,7 +195,6 @@ def test_it_takes_turns_with_a_model_of_the_leader_alone(running: Group) -> None
     assert answer(running) == before
 
 
-@pytest.mark.slow
 def test_it_is_unloaded_and_loaded_again_by_the_same_processes(running: Group) -> None:
     before, processes = answer(running), running.pids("stage")
     assert unload(running, MODEL).status_code == 200
@@ -213,7 +207,6 @@ def test_it_is_unloaded_and_loaded_again_by_the_same_processes(running: Group) -
     assert running.pids("stage") == processes
 
 
-@pytest.mark.slow
 def test_its_costs_are_those_of_so_many_ranks_over_this_backend_in_this_split(
     running: Group, home: Path
 ) -> None:

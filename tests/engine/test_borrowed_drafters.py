@@ -294,7 +294,7 @@ def test_windows_at_the_beginning_of_a_text_are_stepped_back(token: int) -> None
     assert bench.stats("a").drafters["tiny"].repairs["trim"] > 0
 
 
-@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "mimo_v2"))
+@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "glm5_next"))
 def test_borrowed_text_models_equal_plain_decoding(name: str) -> None:
     bench = Bench(loop_of(name, noisy(name, 0.02)))
     first = request("a", prompt(29), GREEDY, max_tokens=26)

@@ -35,7 +35,6 @@ PUBLISHED = (*BFLOAT16, "--quantize", "4")
 """As models are published; products of such weights are slow on a CPU."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "weights"),
     [

@@ -152,7 +152,7 @@ def test_rows_share_a_batch_or_run_one_after_another_for_a_reason(name: str) -> 
         assert run_through(uneven_refusal(model, make_cache, zoo.VOCAB_SIZE)) is None
 
 
-@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "mimo_v2"))
+@pytest.mark.parametrize("name", few(zoo.BORROWED_NAMES, "glm5_next"))
 def test_a_restored_prefix_gives_the_logits_of_single_steps(name: str) -> None:
     model = built(name)
     make_cache = cache_maker(model)

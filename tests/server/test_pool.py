@@ -137,7 +137,6 @@ def answer(client: OpenAI, model: str, number: int, *, stream: bool) -> str:
     return "".join(part.choices[0].delta.content or "" for part in parts if part.choices)
 
 
-@pytest.mark.slow
 def test_three_models_under_a_limit_for_two(crowded: Running, probed: set[int]) -> None:
     assert turns(crowded, probed, 0, at_least=2) <= LIMIT
 

@@ -221,7 +221,6 @@ def test_a_wrong_time_limit_is_refused_by_name(alone: Running, timeout: object) 
     assert answer.json()["error"]["param"] == "timeout"
 
 
-@pytest.mark.slow
 def test_the_first_event_of_a_long_prompt_has_its_forecast(alone: Running) -> None:
     holder = Stream(alone, max_tokens=3000, priority=URGENT, **BIASED)
     holder.begun.wait()

@@ -31,7 +31,6 @@ from omlx.settings.layers import (
 from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 from omlx.settings.store import Store
 from omlx.settings.types import Form
-from tests.lanes import few
 
 
 def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:
@@ -247,7 +246,7 @@ def as_text(given: Value) -> str:
     return str(given[0]) if isinstance(given, tuple) else str(to_json(given))
 
 
-@pytest.mark.parametrize("row", few(ROWS, every=3), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_first_source_in_order_decides(row: Setting, tmp_path: Path) -> None:
     given = [
         source for source in sources(row) if not (row.name in SWITCHES and source is Source.CLI)

@@ -80,7 +80,6 @@ def test_a_stopped_answer_goes_on_and_its_twin_stops_where_it_does(chatting: Sit
         assert page.locator(TEXT).first.inner_text().startswith(stopped.rstrip())
 
 
-@pytest.mark.slow
 def test_an_edited_answer_is_a_branch_that_can_be_continued(chatting: Site) -> None:
     with talking(chatting) as page:
         ask(page, COUNT)

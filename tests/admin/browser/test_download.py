@@ -123,7 +123,6 @@ def test_a_hub_that_fails_is_named_and_the_input_stays(page: Page, hub: Hub) -> 
     expect(problem).to_be_hidden()
 
 
-@pytest.mark.slow
 def test_a_wrong_checksum_fails_and_a_new_attempt_succeeds(page: Page, hub: Hub) -> None:
     hub.corrupt |= {WEIGHTS}
     search(page, "org/wrong")

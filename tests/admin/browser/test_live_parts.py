@@ -149,7 +149,6 @@ def test_two_windows_show_the_same_and_keep_their_places(fresh: Site) -> None:
         assert second.evaluate(_ORDER) == order
 
 
-@pytest.mark.slow
 def test_a_model_in_use_is_unloaded_after_a_question(busy: Site) -> None:
     with busy.open("/admin/models", "409") as page, traffic(busy):
         button = page.locator(f'[id="move-{TARGET}"]')

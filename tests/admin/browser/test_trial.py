@@ -67,7 +67,6 @@ def tried(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield site
 
 
-@pytest.mark.slow
 def test_a_result_is_applied_and_undone(tried: Site) -> None:
     with tried.open(f"/admin/models/{TARGET}") as page:
         verdict = page.locator("#try-verdict")

@@ -23,7 +23,6 @@ from omlx.settings.schema import Scope, Setting, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from omlx.settings.types import Form
 from tests.admin.running import API, Administered, change
-from tests.lanes import few
 from tests.server.running import DRAFT, TARGET
 
 SCOPES = {
@@ -136,7 +135,7 @@ def browser(visitor: httpx.Client, server: Administered) -> Iterator[httpx.Clien
         (server.home / name).unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("row", few(table().values(), every=3), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", table().values(), ids=lambda row: row.name)
 def test_every_setting_by_every_way(row: Setting, browser: httpx.Client, tmp_path: Path) -> None:
     value = value_of(row, tmp_path)
     for way in SCOPES:
