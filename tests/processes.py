@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 
@@ -16,3 +18,18 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     }
     # A server on a terminal opens the dashboard.
     return {**kept, "HOME": str(home), "OMLX_CALIBRATE": "off", "BROWSER": "true", **more}
+
+
+def into_closed_pipe(home: Path, *arguments: str, unbuffered: str) -> tuple[int, str]:
+    """Run `python -m` with standard output whose reader has gone; return its status and errors."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", *arguments]
+    variables = environment(home, PYTHONUNBUFFERED=unbuffered)
+    try:
+        ended = subprocess.run(
+            command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+        )
+    finally:
+        os.close(writer)
+    return ended.returncode, ended.stderr

@@ -30,7 +30,7 @@ from tests.cli.serving import serving
 from tests.lanes import few
 from tests.models import trees
 from tests.models.trees import hub_model, model
-from tests.processes import environment
+from tests.processes import environment, into_closed_pipe
 from tests.server.running import PATIENCE_S
 
 Capture: TypeAlias = pytest.CaptureFixture[str]
@@ -62,17 +62,8 @@ def test_version(tmp_path: Path) -> None:
 def test_who_writes_into_a_closed_pipe_ends_quietly(
     tmp_path: Path, arguments: list[str], unbuffered: str
 ) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "omlx", *arguments]
-    variables = environment(tmp_path, PYTHONUNBUFFERED=unbuffered)
-    try:
-        ended = subprocess.run(
-            command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-        )
-    finally:
-        os.close(writer)
-    assert (ended.returncode, ended.stderr) == (141, "")
+    ended = into_closed_pipe(tmp_path, "omlx", *arguments, unbuffered=unbuffered)
+    assert ended == (141, "")
 
 
 def test_models_lists_all_with_reasons(tmp_path: Path) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from tests.processes import environment
+from tests.processes import into_closed_pipe
 
 TOOLS = ("lab.bench.__main__", "lab.fuzz.__main__", "lab.fuzz.stalls", "lab.fuzz.tokens")
 TOOLS += ("lab.soak.__main__", "lab.soak.faults", "lab.conformance.__main__")
@@ -33,17 +31,8 @@ def test_a_tool_prints_its_options(
 def test_a_tool_that_writes_into_a_closed_pipe_ends_quietly(
     tmp_path: Path, unbuffered: str
 ) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "lab.settings_page"]
-    variables = environment(tmp_path, PYTHONUNBUFFERED=unbuffered)
-    try:
-        ended = subprocess.run(
-            command, env=variables, stdout=writer, stderr=subprocess.PIPE, text=True, check=False
-        )
-    finally:
-        os.close(writer)
-    assert (ended.returncode, ended.stderr) == (141, "")
+    ended = into_closed_pipe(tmp_path, "lab.settings_page", unbuffered=unbuffered)
+    assert ended == (141, "")
 
 
 def test_every_tool_runs_as_the_product_does() -> None:
