@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 import shlex
 from pathlib import Path
@@ -19,11 +18,11 @@ from omlx.machine import program_words
 from omlx.models.catalog.registry import Registry
 from omlx.server.request.activity import MAX_PROGRAMS, LastSeen, Seen
 from tests.admin.running import Administered, administered
+from tests.agents.recordings import recorded
 from tests.server.running import TARGET
 
 NO_LIBRARY = "http://none:1/admin"
 ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
-RECORDED = Path(__file__).parents[1] / "agents/recorded"
 
 
 def shown(seen: LastSeen, now: float) -> dict[str, ProgramView]:
@@ -63,11 +62,9 @@ def test_the_record_is_bounded() -> None:
     assert seen.programs[0] == Seen(f"program-{MAX_PROGRAMS}", 1000, refused=False)
 
 
-@pytest.mark.parametrize(("file", "app"), [("claude_code.json", "claude"), ("codex.json", "codex")])
-def test_recorded_requests_are_recognized(file: str, app: str) -> None:
-    text = (RECORDED / file).read_text(encoding="utf-8")
-    agents = [line for line in text.splitlines() if '"user-agent"' in line]
-    client = json.loads("{" + agents[0].strip().rstrip(",") + "}")["user-agent"]
+@pytest.mark.parametrize(("agent", "app"), [("claude_code", "claude"), ("codex", "codex")])
+def test_recorded_requests_are_recognized(agent: str, app: str) -> None:
+    client = recorded(agent)["headers"]["user-agent"]
     assert [known.id for known in APPS if known.sends(client)] == [app]
 
 

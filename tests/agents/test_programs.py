@@ -8,7 +8,6 @@ tool twice and reads the results, with templates that take every conversation an
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -25,8 +24,8 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.settings.schema import Settings
 from tests.agents import mcp_server
+from tests.agents.recordings import image_of, recorded
 from tests.agents.scripted import REPORT, Step, scripted_pool
-from tests.agents.test_recorded import RECORDED
 from tests.server.running import TARGET, Running, omlx
 from tests.templates.fetched import write_tokenizer
 
@@ -183,8 +182,7 @@ def test_codex_finds_the_server_as_a_local_provider(
 def test_an_image_that_the_model_cannot_see(template: str, tmp_path: Path, agent: str) -> None:
     """The agent reads a file as an image; the model reads a note, and the session continues."""
     file = tmp_path / "shapes.png"
-    request = (RECORDED / "codex_image.json").read_text(encoding="utf-8")
-    file.write_bytes(base64.b64decode(request.partition("base64,")[2].partition('"')[0]))
+    file.write_bytes(image_of(recorded("codex")))
     tools = {"claude": ("Read", "file_path"), "codex": ("view_image", "path")}
     tool, argument = tools[agent]
     step = Step(tool, {argument: str(file)}, "only text can be read here")

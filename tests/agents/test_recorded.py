@@ -1,4 +1,4 @@
-"""Recorded requests of the agents, texts shortened, answered with the tool call of the task.
+"""Recorded requests of the agents, answered with the tool call of the task.
 
 They stand in for the programs where those are not installed."""
 
@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from omlx.settings.schema import Settings
+from tests.agents.recordings import messages, recorded
+from tests.server.dialects import markup
 from tests.server.running import TARGET, Running, omlx
 from tests.server.spelling import obedient_pool
 
-RECORDED = Path(__file__).parent / "recorded"
 COMMAND = "echo it rains > p.txt; cat p.txt"
+TASK = {"claude_code": 0, "codex": -1}
+"""By agent, the message with its task."""
 
 
 @pytest.fixture(scope="module")
@@ -28,13 +30,6 @@ def http() -> Iterator[httpx.Client]:
         httpx.Client(base_url=running.url, timeout=60) as client,
     ):
         yield client
-
-
-def recorded(name: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(
-        (RECORDED / f"{name}.json").read_text(encoding="utf-8")
-    )
-    return found
 
 
 def streamed(http: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]]:
@@ -50,9 +45,15 @@ def streamed(http: httpx.Client, request: dict[str, Any]) -> list[dict[str, Any]
     return [json.loads(line) for line in lines]
 
 
+def first_request(agent: str, tool: str, **arguments: str) -> dict[str, Any]:
+    """The first request of an agent, whose task is the call that the model makes."""
+    request = recorded(agent)
+    messages(request)[TASK[agent]]["content"][-1]["text"] = markup(tool, **arguments)
+    return request
+
+
 def test_claude_code(http: httpx.Client) -> None:
-    first, second = recorded("claude_code")
-    events = streamed(http, first)
+    events = streamed(http, first_request("claude_code", "Bash", command=COMMAND))
     started = [event["content_block"] for event in events if event["type"] == "content_block_start"]
     assert [(block["type"], block.get("name")) for block in started] == [("tool_use", "Bash")]
     pieces = [event["delta"] for event in events if event["type"] == "content_block_delta"]
@@ -60,14 +61,14 @@ def test_claude_code(http: httpx.Client) -> None:
     assert arguments["command"] == COMMAND
     said = [
         event["delta"]["text"]
-        for event in streamed(http, second)
+        for event in streamed(http, recorded("claude_code", "loop"))
         if event["type"] == "content_block_delta"
     ]
     assert "it rains" in "".join(said)
 
 
 def test_codex(http: httpx.Client) -> None:
-    (first,) = recorded("codex")
+    first = first_request("codex", "exec_command", cmd=COMMAND)
     final = streamed(http, first)[-1]
     assert final["type"] == "response.completed"
     (call,) = final["response"]["output"]
@@ -77,6 +78,6 @@ def test_codex(http: httpx.Client) -> None:
         {"cmd": COMMAND},
     )
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "it rains"}
-    first["body"]["input"] += [call, result]
+    messages(first).extend([call, result])
     final = streamed(http, first)[-1]
     assert "it rains" in final["response"]["output"][0]["content"][0]["text"]

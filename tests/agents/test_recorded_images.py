@@ -1,10 +1,8 @@
-"""Recorded requests of the agents after they have read an image, texts shortened: a model that sees
-looks at it, another reads a note."""
+"""Recorded requests of the agents after they have read an image: a model that sees looks at it,
+another reads a note."""
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,8 @@ import httpx
 import pytest
 
 from omlx.settings.schema import Settings
-from tests.agents.test_recorded import recorded, streamed
+from tests.agents.recordings import image_of, messages, recorded
+from tests.agents.test_recorded import streamed
 from tests.server.media.pictures import QWEN, seeing
 from tests.server.running import TARGET, Running
 
@@ -40,15 +39,9 @@ def http(server: Running) -> Iterator[httpx.Client]:
 
 def request_of(agent: str, model: str) -> dict[str, Any]:
     """The recorded request, to another model, for an answer of a few tokens."""
-    (request,) = recorded(f"{agent}_image")
+    request = recorded(agent, "image")
     request["body"] |= {"model": model, AGENTS[agent][0]: 4}
     return request
-
-
-def image_of(request: dict[str, Any]) -> bytes:
-    """The file in a recorded request."""
-    text = json.dumps(request).partition("iVBORw0KGgo")
-    return base64.b64decode(text[1] + text[2].partition('"')[0])
 
 
 def warnings(events: list[dict[str, Any]]) -> list[Any]:
@@ -95,10 +88,9 @@ def test_a_model_without_sight_reads_a_note(
 
 def test_results_of_custom_tools_show_images_too(server: Running, http: httpx.Client) -> None:
     request = request_of("codex", "sees")
-    *before, call, result = request["body"]["input"]
-    written = {"type": "custom_tool_call", "input": call.pop("arguments")}
-    after = [{**call, **written}, {**result, "type": "custom_tool_call_output"}]
-    request["body"]["input"] = [*before, *after]
+    call, result = messages(request)[-2:]
+    call |= {"type": "custom_tool_call", "input": call.pop("arguments")}
+    result["type"] = "custom_tool_call_output"
     streamed(http, request)
     assert server.engine.newest is not None
     assert len(server.engine.newest.spans) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -19,18 +18,17 @@ from omlx.server.dialects.openai.responses_request import ResponseRequest
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.text.calls.markup import call_format
 from omlx.text.template.render import render
+from tests.agents.recordings import AGENTS, recorded
 from tests.lanes import few
 from tests.templates.fetched import TEMPLATES, tokenizer
 
-RECORDED: Final = Path(__file__).parents[1] / "agents/recorded/loops"
-AGENTS: Final = ("claude_code", "codex", "continue", "opencode", "pi", "qwen_code")
 LATE_SYSTEM: Final = "mistralai-Mistral-Nemo-Instruct-2407"
 """Renders the system message with a user message at the end only."""
 
 
-def parse(recorded: dict[str, Any]) -> GenerationRequest:
-    body = json.dumps(recorded["body"]).encode()
-    match recorded["path"]:
+def parse(sent: dict[str, Any]) -> GenerationRequest:
+    body = json.dumps(sent["body"]).encode()
+    match sent["path"]:
         case "/v1/messages":
             return MessageRequest.parse(body).generation_request()
         case "/v1/responses":
@@ -42,8 +40,7 @@ def parse(recorded: dict[str, Any]) -> GenerationRequest:
 
 @cache
 def requests() -> list[GenerationRequest]:
-    texts = [(RECORDED / f"{agent}.json").read_text(encoding="utf-8") for agent in AGENTS]
-    return [parse(recorded) for text in texts for recorded in json.loads(text)]
+    return [parse(recorded(agent, behind)) for agent in AGENTS for behind in ("", "loop")]
 
 
 def shows(prompt: str, text: str) -> bool:
