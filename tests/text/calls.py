@@ -1,5 +1,5 @@
 """Builders for tests of tool calls: functions, masks, walks along a mask, outputs as clients get
-them; calls of families that mlx-lm has no parser for, as their models write them.
+them; families and their tokens; calls that mlx-lm has no parser for, as models write them.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from omlx.text.calls import json_formats, tag_formats
 from omlx.text.calls.elements import MINIMAX_M3, TOKEN
 from omlx.text.calls.format import CallFormat
+from omlx.text.calls.gemma import FUNCTION_GEMMA, GEMMA_4
+from omlx.text.calls.lfm2 import LFM2
 from omlx.text.grammar import GrammarCompiler, Preamble
 from omlx.text.mask import GrammarMask
 from omlx.text.tools import ToolUse
-from tests.schemas import Schema
+from tests.schemas import SMALL, WORD, Schema, listed, record
 from tests.templates.parsing import parse
 from tests.text.tokenizers import CHATML, SPECIAL, decode_byte_level
 
@@ -76,7 +78,7 @@ def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int, closing: str =
     """
     choose, close, start = random.Random(seed), ids_of(tokenizer, closing), len(of.tokens)
     while not of.ended and of.bits() is not None:
-        assert len(of.tokens) < 3000
+        assert len(of.tokens) < 9000
         taken = 0
         while close and choose.random() < 0.9 and taken < len(close) and of.advance(close[taken]):
             taken += 1
@@ -88,6 +90,12 @@ def walk(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int, closing: str =
         if token in tokenizer.eos_token_ids:
             break
     return of.tokens[start:]
+
+
+def spoken(of: GrammarMask, tokenizer: TokenizerWrapper, seed: int) -> str:
+    """Return something random that the mask allows, up to its end."""
+    tokens = walk(of, tokenizer, seed)
+    return str(tokenizer.decode([each for each in tokens if each not in tokenizer.eos_token_ids]))
 
 
 def read(
@@ -311,3 +319,104 @@ EXAMPLES: Final = {
         f"{TOKEN}</tool_call>",
     ),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A format, tokens of tokenizers that have it, and words of their templates."""
+
+    form: CallFormat
+    tokens: tuple[str, ...] = ()
+    words: str = ""
+
+    @property
+    def closing(self) -> str:
+        """What ends a text."""
+        tags = self.form.tags
+        return tags.padding + tags.closes if tags is not None else self.form.syntax.ender or '"'
+
+    def load(self, folder: Path) -> TokenizerWrapper:
+        return family(folder, self.words or " ".join(self.form.templates[0]), self.tokens)
+
+
+_QWEN: Final = ("<tool_call>", "</tool_call>")
+_HERMES: Final = "<tool_call> tool_call.name"
+_KIMI: Final = ("calls_section_begin", "calls_section_end", "call_begin", "call_end")
+_GEMMA: Final = "<|tool_call> <tool_call|>"
+JSON_FAMILIES: Final = {
+    "json tools": Family(json_formats.JSON_TOOLS, _QWEN, _HERMES),
+    "json tools, markers as text": Family(json_formats.JSON_TOOLS, (), _HERMES),
+    "mistral": Family(json_formats.MISTRAL, ("[TOOL_CALLS]", "[ARGS]")),
+    "mistral, with ids": Family(
+        json_formats.MISTRAL_NUMBERED,
+        ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
+        "[TOOL_CALLS] [CALL_ID] [ARGS]",
+    ),
+    "mistral, a list": Family(json_formats.MISTRAL_LISTING, ("[TOOL_CALLS]",)),
+    "kimi k2": Family(
+        json_formats.KIMI_K2,
+        tuple(f"<|tool_{each}|>" for each in (*_KIMI, "call_argument_begin")),
+    ),
+}
+FAMILIES: Final = {
+    **JSON_FAMILIES,
+    **{name: Family(each.form, each.tokens) for name, each in EXAMPLES.items()},
+    "gemma 4": Family(GEMMA_4, ("<|tool_call>", "<tool_call|>", '<|"|>'), _GEMMA),
+    "gemma 4, markers as text": Family(GEMMA_4, (), _GEMMA),
+    "functiongemma": Family(
+        FUNCTION_GEMMA,
+        ("<start_function_call>", "<end_function_call>", "<escape>"),
+        "<start_function_call>",
+    ),
+    "lfm2": Family(LFM2, ("<|tool_call_start|>", "<|tool_call_end|>"), "<|tool_call_start|>"),
+    "kimi k3": Family(
+        tag_formats.KIMI_K3,
+        ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+        "<|open|>tools<|sep|> argument key=",
+    ),
+    "minimax m2": Family(tag_formats.MINIMAX_M2),
+    "minimax m3, markers as text": Family(MINIMAX_M3),
+    "minicpm5": Family(tag_formats.MINICPM5),
+    "muse": Family(tag_formats.MUSE_SPARK, (), "<atem:function_calls>"),
+    "longcat": Family(tag_formats.LONGCAT, (), "<longcat_tool_call> <longcat_arg_key>"),
+    "glm": Family(tag_formats.GLM, ("<tool_call>", "</arg_value>")),
+    "glm, tags in lines": Family(tag_formats.GLM_LINES),
+    "qwen coder": Family(tag_formats.QWEN3_CODER, (), "<tool_call>\n<function="),
+    "qwen coder, markers of one token": Family(
+        tag_formats.QWEN3_CODER, _QWEN, "<tool_call>\n<function="
+    ),
+}
+
+TEXT: Final = {"type": "string"}
+NULL: Final = {"type": "null"}
+_TREE: Final = record(["size"], size=SMALL, more=listed({"$ref": "#/$defs/tree"}, most=2))
+WIDE: Final = record(
+    ["city", "size", "where"],
+    {"$defs": {"tree": _TREE, "spot": record(x=SMALL, name={"enum": ["a", "b, c"]})}},
+    city=TEXT,
+    unit={"enum": ["red", "größer", 5]},
+    size={"type": "integer", "minimum": 10**18, "maximum": 10**18 + 128},
+    warm={"type": ["boolean", "null"]},
+    tags=listed({"enum": ['a "b"', "x, y", "]"]}),
+    where={"$ref": "#/$defs/spot"},
+    tree={"$ref": "#/$defs/tree"},
+    either={"anyOf": [SMALL, record(a=WORD), NULL]},
+    both={"allOf": [{"$ref": "#/$defs/spot"}], "description": "x"},
+    kind={"const": "fixed"},
+    empty=record(),
+    one=listed(SMALL, most=1),
+)
+UNIONS: Final = record(
+    list("abcdefgh"),
+    {"$defs": {"small": SMALL}},
+    a={"anyOf": [SMALL, NULL]},
+    b={"$ref": "#/$defs/small"},
+    c={"anyOf": [{"enum": ["red", "green"]}, NULL]},
+    d={"enum": ["red", 5, None, True]},
+    e={"type": ["integer", "boolean"], "minimum": 0, "maximum": 9},
+    f={"anyOf": [TEXT, listed(SMALL), NULL]},
+    g={"oneOf": [{"const": 1}, {"const": "two"}]},
+    h={"anyOf": [TEXT, {"type": "integer", "minimum": 0}]},
+)
+SCHEMAS: Final = {"wide": WIDE, "unions": UNIONS, "look": record()}
+"""What all families are held to."""

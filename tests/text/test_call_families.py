@@ -1,119 +1,58 @@
-"""Calls of the families that mlx-lm has no parser for, over real tokenizers with the texts that
-their chat templates have: whole, cut anywhere, beside prose, cut off, forced and strict.
+"""Calls of every family, over real tokenizers with the texts that chat templates have: whatever may
+be said reads as calls of what may be called, with arguments that have their schema.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
 
 import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper, load
 
-from omlx.text.calls.markup import FAMILIES, call_format
-from omlx.text.mask import GrammarMask
-from tests import lanes
-from tests.schemas import SMALL, WORD, listed, record
+from omlx.text.calls import markup
+from omlx.text.calls.markup import call_format
+from tests.schemas import SMALL, record
 from tests.templates.parsing import parse
-from tests.text import calls
-from tests.text.calls import ARGUMENTS, EXAMPLES, mask, read, say, use, valid
+from tests.text.calls import (
+    ARGUMENTS,
+    EXAMPLES,
+    FAMILIES,
+    SCHEMAS,
+    TEXT,
+    Family,
+    mask,
+    read,
+    say,
+    use,
+    valid,
+    walk,
+)
 from tests.text.tokenizers import decode_byte_level
 
-TEXT: Final = {"type": "string"}
-WEATHER: Final = record(["city"], city=TEXT, days=SMALL)
-WIDE: Final = record(
-    ["city", "warm"], city=TEXT, days=SMALL, warm={"type": "boolean"}, at=listed(WORD)
-)
-SCHEMAS: Final = {"get_weather": WEATHER, "look": record(days=SMALL)}
-TOOLS: Final = use(SCHEMAS)
-PROSE: Final = "I look."
 
-
-@pytest.fixture(scope="module", params=EXAMPLES)
-def family(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=FAMILIES)
+def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    example = EXAMPLES[family]
-    words = " ".join(example.form.templates[0])
-    special = ("<|im_start|>", "<|im_end|>", *example.tokens)
-    return calls.family(tmp_path_factory.mktemp("family"), words, special)
+def family(name: str) -> Family:
+    return FAMILIES[name]
 
 
-def walk(of: GrammarMask, model: TokenizerWrapper, family: str, seed: int) -> list[int]:
-    """Say something at random that the mask allows, and now and then the tag that ends a text."""
-    form = EXAMPLES[family].form
-    closing = form.tags.closes if form.tags is not None else form.syntax.ender or '"'
-    return calls.walk(of, model, seed, closing)
+@pytest.fixture(scope="module")
+def model(family: Family, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
+    return family.load(tmp_path_factory.mktemp("family"))
 
 
-def test_the_template_shows_the_family(family: str, model: TokenizerWrapper) -> None:
-    assert call_format(model) == EXAMPLES[family].form
+def test_every_format_is_tried() -> None:
+    tried = [each.form for each in FAMILIES.values()]
+    assert all(form in tried for form in markup.FAMILIES)
 
 
-def test_a_call(family: str, model: TokenizerWrapper) -> None:
-    output = parse(model, EXAMPLES[family].one, TOOLS.functions)
-    assert (output.text, output.named) == ("", [("get_weather", ARGUMENTS)])
-    assert output.calls[0][0]
-
-
-def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
-    seen = set()
-    for seed in range(4):
-        tokens = walk(mask(model, use(SCHEMAS, forced=True)), model, family, seed)
-        text, made = read(model, tokens, TOOLS)
-        assert text == ""
-        assert made
-        assert valid(made, SCHEMAS)
-        seen |= {name for name, _ in made}
-    assert seen == set(SCHEMAS)
-
-
-def test_a_forced_call_of_one_function_ends_the_answer(
-    family: str, model: TokenizerWrapper
-) -> None:
-    one = use({"it": WIDE}, forced=True, single=True, name="it")
-    for seed in range(4 if lanes.slow else 2):
-        of = mask(model, one)
-        _, made = read(model, walk(of, model, family, seed), one)
-        assert of.ended
-        assert [name for name, _ in made] == ["it"]
-        assert valid(made, {"it": WIDE})
-
-
-def test_a_strict_call_in_prose_is_held(family: str, model: TokenizerWrapper) -> None:
-    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
-    for seed in range(4 if lanes.slow else 2):
-        of = mask(model, strict)
-        tokens = say(of, model, f"{PROSE} {EXAMPLES[family].form.start}")
-        tokens += walk(of, model, family, seed)
-        text, made = read(model, tokens, strict)
-        assert text == PROSE
-        assert made
-        assert valid(made, SCHEMAS)
-
-
-@pytest.mark.parametrize("family", ["llama", "functionary 3.2"], indirect=True)
-def test_a_strict_call_that_is_the_answer_is_held(family: str, model: TokenizerWrapper) -> None:
-    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
-    text = EXAMPLES[family].one
-    for seed in range(4 if lanes.slow else 2):
-        of = mask(model, strict)
-        tokens = say(of, model, text[: text.index("{", 1) + 1])
-        tokens += walk(of, model, family, seed)
-        text_before, made = read(model, tokens, strict)
-        assert text_before == ""
-        assert made
-        assert valid(made, SCHEMAS)
-    of = mask(model, strict)
-    say(of, model, 'So {"answer": 1}')
-    assert of.advance(next(iter(model.eos_token_ids)))
-    of = mask(model, strict)
-    wrong = model.encode(text.replace("get_weather", "other"), add_special_tokens=False)
-    assert not all(of.advance(token) for token in wrong)
+def test_the_template_shows_the_family(family: Family, model: TokenizerWrapper) -> None:
+    assert call_format(model) == family.form
 
 
 def test_a_template_of_mlx_lm_in_python_shows_the_family(tmp_path: Path) -> None:
@@ -124,7 +63,73 @@ def test_a_template_of_mlx_lm_in_python_shows_the_family(tmp_path: Path) -> None
     assert call_format(load(tmp_path)) == EXAMPLES["deepseek v3.2"].form
 
 
-def test_every_family_without_a_parser_of_mlx_lm_is_tried() -> None:
-    known = {example.form.start for example in EXAMPLES.values()}
-    others = {form.start for form in FAMILIES if not form.parser} - known
-    assert others == {"<tool_call>", "[TOOL_CALLS]"}
+@pytest.mark.parametrize("name", EXAMPLES, indirect=True)
+def test_a_call(name: str, model: TokenizerWrapper) -> None:
+    functions = use({"get_weather": record(city=TEXT, days=SMALL)}).functions
+    output = parse(model, EXAMPLES[name].one, functions)
+    assert (output.text, output.named) == ("", [("get_weather", ARGUMENTS)])
+    assert output.calls[0][0]
+
+
+def test_a_forced_answer_is_calls(family: Family, model: TokenizerWrapper) -> None:
+    several = use(SCHEMAS, forced=True)
+    counts, seen = set[int](), set[str]()
+    for seed in range(12):
+        tokens = walk(mask(model, several), model, seed, family.closing)
+        text, calls = read(model, tokens, several)
+        assert text == ""
+        assert valid(calls, SCHEMAS)
+        counts.add(len(calls))
+        seen |= {name for name, _ in calls}
+        if seed > 1 and len(counts) > 1 and len(seen) > 1:
+            break
+    assert 0 not in counts
+    assert len(counts) > 1
+    assert len(seen) > 1
+
+
+def test_a_single_call_ends_the_answer(family: Family, model: TokenizerWrapper) -> None:
+    for seed, name in enumerate((None, *SCHEMAS)):
+        one = use(SCHEMAS, forced=True, single=True, name=name)
+        of = mask(model, one)
+        tokens = walk(of, model, seed, family.closing)
+        assert of.ended
+        assert not model.eos_token_ids.intersection(tokens), "nothing else may come"
+        text, ((called, arguments),) = read(model, tokens, one)
+        assert text == ""
+        assert name in (None, called)
+        assert valid([(called, arguments)], SCHEMAS)
+
+
+def test_a_strict_call_in_prose_is_held(family: Family, model: TokenizerWrapper) -> None:
+    strict = use(SCHEMAS, strict=frozenset(SCHEMAS))
+    for seed in range(2):
+        of = mask(model, strict)
+        tokens = say(of, model, f"So. {family.form.start}")
+        tokens += walk(of, model, seed, family.closing)
+        text, calls = read(model, tokens, strict)
+        assert (text, bool(calls)) == ("So.", True)
+        assert valid(calls, SCHEMAS)
+
+
+@pytest.mark.parametrize("name", ["llama", "functionary 3.2"], indirect=True)
+def test_a_strict_call_that_is_the_answer_is_held(
+    name: str, family: Family, model: TokenizerWrapper
+) -> None:
+    schemas = {"get_weather": record(["city"], city=TEXT, days=SMALL), "look": record(days=SMALL)}
+    strict = use(schemas, strict=frozenset(schemas))
+    text = EXAMPLES[name].one
+    for seed in range(2):
+        of = mask(model, strict)
+        tokens = say(of, model, text[: text.index("{", 1) + 1])
+        tokens += walk(of, model, seed, family.closing)
+        text_before, calls = read(model, tokens, strict)
+        assert text_before == ""
+        assert calls
+        assert valid(calls, schemas)
+    of = mask(model, strict)
+    say(of, model, 'So {"answer": 1}')
+    assert of.advance(next(iter(model.eos_token_ids)))
+    of = mask(model, strict)
+    wrong = model.encode(text.replace("get_weather", "other"), add_special_tokens=False)
+    assert not all(of.advance(token) for token in wrong)

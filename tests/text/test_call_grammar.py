@@ -1,9 +1,10 @@
-"""Calls held to their functions over real tokenizers, in every format whose arguments are JSON:
-whatever may be said reads as calls of what may be called, with arguments that have their schema.
+"""Calls whose arguments are JSON, held to their functions: markup, prose and thoughts beside them,
+what is refused.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -13,108 +14,43 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.step.masking import forced_tokens, only_token
 from omlx.errors import BadRequest
-from omlx.text.calls.arguments import JSON
-from omlx.text.calls.markup import PARSERS as CALL_FORMATS
 from omlx.text.grammar import GrammarCompiler, GrammarKind, Preamble, StructuredOutput
 from tests import lanes
 from tests.lanes import few
 from tests.schemas import SCHEMAS, SMALL, WORD, Schema, record
-from tests.text.calls import allowed, family, grammars, ids_of, mask, read, say, use, valid, walk
+from tests.text.calls import (
+    JSON_FAMILIES,
+    allowed,
+    grammars,
+    ids_of,
+    mask,
+    read,
+    say,
+    use,
+    valid,
+    walk,
+)
 
 WEATHER: Final = record(["city"], city={"enum": ["Oslo", "Zürich"]}, days=SMALL)
 LOOK: Final = record(at=WORD)
-FORMATS: Final = {
-    "json_tools": ("<tool_call> tool_call.name", ()),
-    "json_tools, markers of one token": (
-        "<tool_call> tool_call.name",
-        ("<tool_call>", "</tool_call>"),
-    ),
-    "mistral": ("[TOOL_CALLS] [ARGS]", ("[TOOL_CALLS]", "[ARGS]")),
-    "mistral, with ids": ("[TOOL_CALLS] [CALL_ID] [ARGS]", ("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]")),
-    "mistral, a list": ("[TOOL_CALLS]", ("[TOOL_CALLS]",)),
-    "kimi_k2": (
-        "<|tool_calls_section_begin|>",
-        tuple(
-            f"<|tool_{each}|>"
-            for each in (
-                "calls_section_begin",
-                "calls_section_end",
-                "call_begin",
-                "call_end",
-                "call_argument_begin",
-            )
-        ),
-    ),
-}
-"""By the words of a template from which mlx-lm knows the format, and the tokens that such models
-have for it.
-"""
-
-
 TWO: Final = {"get_weather": WEATHER, "look": LOOK}
 STRICT: Final = use(TWO, strict=frozenset(TWO))
 
 
-@pytest.fixture(scope="module", params=FORMATS)
+@pytest.fixture(scope="module", params=JSON_FAMILIES)
 def tokenizer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> TokenizerWrapper:
-    words, special = FORMATS[request.param]
-    return family(tmp_path_factory.mktemp("caller"), words, special)
+    return JSON_FAMILIES[request.param].load(tmp_path_factory.mktemp("caller"))
 
 
 @pytest.fixture(scope="module")
 def json_tools(tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    words, special = FORMATS["json_tools, markers of one token"]
-    return family(tmp_path_factory.mktemp("json"), words, special)
-
-
-def test_every_format_with_json_in_it_is_tried() -> None:
-    written = {
-        name
-        for name, form in CALL_FORMATS.items()
-        if form.written is not None and form.syntax is JSON
-    }
-    assert {each.partition(",")[0] for each in FORMATS} == written
+    return JSON_FAMILIES["json tools"].load(tmp_path_factory.mktemp("json"))
 
 
 # -- an answer that must be calls
 # --------------------------------------------------------------------------------
-
-
-def test_whatever_a_forced_answer_may_say_is_valid_calls(tokenizer: TokenizerWrapper) -> None:
-    counts, names = set(), set()
-    for seed in range(40 if lanes.slow else 12):
-        text, calls = read(
-            tokenizer, walk(mask(tokenizer, use(TWO, forced=True)), tokenizer, seed), use(TWO)
-        )
-        assert text == ""
-        assert valid(calls, TWO)
-        counts.add(len(calls))
-        names |= {name for name, _ in calls}
-    assert 0 not in counts
-    assert len(counts) > 1
-    assert names == set(TWO)
-
-
-def test_a_single_call_ends_the_answer(tokenizer: TokenizerWrapper) -> None:
-    for seed in range(10):
-        one = use(TWO, forced=True, single=True)
-        of = mask(tokenizer, one)
-        tokens = walk(of, tokenizer, seed)
-        assert of.ended
-        assert not tokenizer.eos_token_ids.intersection(tokens), "nothing else may come"
-        _, calls = read(tokenizer, tokens, use(TWO))
-        assert valid(calls, TWO)
-        assert len(calls) == 1
-
-
-def test_a_named_function_is_the_only_one(tokenizer: TokenizerWrapper) -> None:
-    one = use(TWO, forced=True, single=True, name="look")
-    for seed in range(5):
-        _, calls = read(tokenizer, walk(mask(tokenizer, one), tokenizer, seed), one)
-        assert [name for name, _ in calls] == ["look"]
-        assert valid(calls, TWO)
 
 
 def test_markup_must_come_and_is_spelled_as_the_tokenizer_spells_it(
@@ -214,31 +150,33 @@ def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) 
     assert both.ended
 
 
+@pytest.mark.parametrize("answer", [None, WEATHER])
 @given(data=st.data())
 def test_the_way_back_leads_to_where_it_came_from(
-    json_tools: TokenizerWrapper, data: st.DataObject
+    json_tools: TokenizerWrapper, answer: Schema | None, data: st.DataObject
 ) -> None:
     of = mask(json_tools, STRICT, may_think=True)
+    if answer is not None:
+        compiler = grammars(json_tools)
+        form = StructuredOutput(GrammarKind.JSON, json.dumps(answer), "form")
+        of = compiler.mask(compiler.compile(form), Preamble(may_think=True, may_call=True))
     words = [
-        "<think>",
-        "x</think>",
-        "<tool_call>",
-        '\n{"name": "look", "arguments": {"at": "',
-        "a",
-        '"}}\n</tool_call>',
+        *("<think>", "x</think>", "<tool_call>", "a", '{"city": "Oslo"'),
+        *('\n{"name": "look", "arguments": {"at": "', '"}}\n</tool_call>'),
     ]
     pieces = [ids_of(json_tools, word) for word in words]
-    seen: list[tuple[Any, bytes | None]] = [(of.state, of.bits())]
-    for _ in range(data.draw(st.integers(1, 12))):
+    seen = [(of.state, of.bits(), of.ended)]
+    for _ in range(data.draw(st.integers(1, 16))):
         if len(seen) > 1 and data.draw(st.booleans()):
             n = data.draw(st.integers(1, len(seen) - 1))
             of.rollback(n)
             del seen[len(seen) - n :]
         else:
-            for token in data.draw(st.sampled_from(pieces)):
+            may = [[token] for token in allowed(of)] if of.bits() is not None else []
+            for token in data.draw(st.sampled_from(pieces) | st.sampled_from(may or pieces)):
                 if of.advance(token):
-                    seen.append((of.state, of.bits()))
-        assert (of.state, of.bits()) == seen[-1]
+                    seen.append((of.state, of.bits(), of.ended))
+        assert (of.state, of.bits(), of.ended) == seen[-1]
 
 
 # -- what binds nothing, and what is refused

@@ -11,8 +11,8 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.engine.types import FinishReason
+from omlx.text.calls import markup
 from omlx.text.calls.json_formats import HARMONY
-from omlx.text.calls.markup import FAMILIES, PARSERS
 from tests.lanes import few
 from tests.templates.parsing import parse
 from tests.text.call_matrix import (
@@ -28,31 +28,22 @@ from tests.text.call_matrix import (
     written,
 )
 from tests.text.call_writings import WRITINGS
-from tests.text.tokenizers import CHATML, decode_byte_level
+from tests.text.calls import FAMILIES, NULL, TEXT
 
-WORDS: Final = {
-    "qwen3_coder": "<tool_call>\n<function=",
-    "glm": "<tool_call> <arg_key>",
-    "minimax_m2": "<minimax:tool_call>",
-    "gemma": "<|tool_call> <tool_call|>",
-    "pythonic": "<|tool_call_start|>",
-    "json_tools": "<tool_call> tool_call.name",
-    "kimi_k2": "<|tool_calls_section_begin|>",
-    "mistral": "[TOOL_CALLS]",
-}
-"""Words of a chat template by which each family is recognised."""
-
+GEMMA: Final = "gemma 4, markers as text"
+NAMES: Final = (
+    *("qwen coder", "glm", "minimax m2", GEMMA, "lfm2", "json tools"),
+    *("kimi k2", "mistral, a list"),
+)
 CALLS: Final = {
-    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n"
+    "qwen coder": "<tool_call>\n<function=f>\n<parameter=v>\n{}\n</parameter>\n</function>\n"
     "</tool_call>",
     "glm": "<tool_call>f\n<arg_key>v</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
-    "minimax_m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="v">{}</parameter>\n'
+    "minimax m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="v">{}</parameter>\n'
     "</invoke>\n</minimax:tool_call>",
 }
 
 INTEGER: Final = {"type": "integer"}
-TEXT: Final = {"type": "string"}
-NULL: Final = {"type": "null"}
 VALUES: Final[Sequence[tuple[str, Any, Any]]] = (
     ("5", {"anyOf": [INTEGER, NULL]}, 5),
     ("null", {"anyOf": [INTEGER, NULL]}, None),
@@ -121,10 +112,7 @@ def tool(schema: Mapping[str, Any], *more: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TokenizerWrapper]:
-    return {
-        family: decode_byte_level(tmp_path_factory.mktemp(family), f"{{# {words} #}}{CHATML}")
-        for family, words in WORDS.items()
-    }
+    return {name: FAMILIES[name].load(tmp_path_factory.mktemp(name)) for name in NAMES}
 
 
 def parsed(
@@ -187,21 +175,21 @@ def test_slips_of_qwen_coder_are_calls(tokenizers: dict[str, TokenizerWrapper], 
     text, said, arguments = SLIPS[slip]
     for seed in (0, 1, 5, 20):
         calls = [("f", each) for each in arguments]
-        assert parsed(tokenizers["qwen3_coder"], text, [tool(TEXT, "w")], seed) == (said, calls)
+        assert parsed(tokenizers["qwen coder"], text, [tool(TEXT, "w")], seed) == (said, calls)
 
 
 def test_a_bare_tag_of_no_known_function_is_prose(tokenizers: dict[str, TokenizerWrapper]) -> None:
     for text in ("Write <function=g>\n</function> here", "<function=f> is how", "<function="):
         for seed in (0, 3):
-            assert parsed(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed) == (text, [])
+            assert parsed(tokenizers["qwen coder"], text, [tool(TEXT)], seed) == (text, [])
 
 
 def test_one_line_break_joins_texts_around_calls(tokenizers: dict[str, TokenizerWrapper]) -> None:
-    call = CALLS["qwen3_coder"].format("x")
+    call = CALLS["qwen coder"].format("x")
     for gap in ("\n", "", " ", "\n\n"):
         for seed in (0, 1, 20):
             text = f"A{gap}{call}{gap}{call}{gap}B{gap}{call}\n"
-            said, calls = parsed(tokenizers["qwen3_coder"], text, [tool(TEXT)], seed)
+            said, calls = parsed(tokenizers["qwen coder"], text, [tool(TEXT)], seed)
             assert (said, len(calls)) == ("A\nB", 3)
 
 
@@ -221,41 +209,41 @@ F: Final = "f"
 @pytest.mark.parametrize(
     ("family", "text", "calls"),
     [
-        ("gemma", "call:f{max-results:5}", [(F, {"max-results": 5})]),
+        (GEMMA, "call:f{max-results:5}", [(F, {"max-results": 5})]),
         (
-            "gemma",
+            GEMMA,
             'call:get-docs{headers:{Content-Type:<|"|>a<|"|>,X-Id:1},all:[{a-b:null}]}',
             [("get-docs", {"headers": {"Content-Type": "a", "X-Id": 1}, "all": [{"a-b": None}]})],
         ),
         (
-            "gemma",
+            GEMMA,
             'call:f{v:<|"|>{a:1}, <tool_call|> "x"\n<|"|>}',
             [(F, {"v": '{a:1}, <tool_call|> "x"\n'})],
         ),
-        ("gemma", 'call:f{<|"|>v<|"|>:<|"|>x<|"|>,n:-7}', [(F, {"v": "x", "n": -7})]),
-        ("gemma", "call:f{n:None,all:[None,True]}", [(F, {"n": None, "all": [None, True]})]),
-        ("gemma", "call:f{v:12}", [(F, {"v": "12"})]),
-        ("gemma", "call:f{n:9007199254740993}", [(F, {"n": 9007199254740993})]),
-        ("gemma", "call:f{}call:none{}", [(F, {}), ("none", {})]),
-        ("pythonic", '[get-docs(v="a")]', [("get-docs", {"v": "a"})]),
-        ("pythonic", '[f("a", 5)]', [(F, {"v": "a", "n": 5})]),
-        ("pythonic", '[f("a", n=5), none()]', [(F, {"v": "a", "n": 5}), ("none", {})]),
-        ("pythonic", "[f(v='it's, \"so\"')]", [(F, {"v": 'it\'s, "so"'})]),
-        ("pythonic", "[f(v='a\nb\\n')]", [(F, {"v": "a\nb\n"})]),
-        ("pythonic", '[f(v="<|tool_call_end|> [f()]")]', [(F, {"v": "<|tool_call_end|> [f()]"})]),
-        ("pythonic", '[f(o={"a-b": [1, None]}, n=5)]', [(F, {"o": {"a-b": [1, None]}, "n": 5})]),
-        ("json_tools", '{"name": "none"}', [("none", {})]),
-        ("json_tools", '{"name": "f", "parameters": {"v": "a"}}', [(F, {"v": "a"})]),
-        ("json_tools", '{"arguments": {"v": "a"}, "name": "f"}', [(F, {"v": "a"})]),
+        (GEMMA, 'call:f{<|"|>v<|"|>:<|"|>x<|"|>,n:-7}', [(F, {"v": "x", "n": -7})]),
+        (GEMMA, "call:f{n:None,all:[None,True]}", [(F, {"n": None, "all": [None, True]})]),
+        (GEMMA, "call:f{v:12}", [(F, {"v": "12"})]),
+        (GEMMA, "call:f{n:9007199254740993}", [(F, {"n": 9007199254740993})]),
+        (GEMMA, "call:f{}call:none{}", [(F, {}), ("none", {})]),
+        ("lfm2", '[get-docs(v="a")]', [("get-docs", {"v": "a"})]),
+        ("lfm2", '[f("a", 5)]', [(F, {"v": "a", "n": 5})]),
+        ("lfm2", '[f("a", n=5), none()]', [(F, {"v": "a", "n": 5}), ("none", {})]),
+        ("lfm2", "[f(v='it's, \"so\"')]", [(F, {"v": 'it\'s, "so"'})]),
+        ("lfm2", "[f(v='a\nb\\n')]", [(F, {"v": "a\nb\n"})]),
+        ("lfm2", '[f(v="<|tool_call_end|> [f()]")]', [(F, {"v": "<|tool_call_end|> [f()]"})]),
+        ("lfm2", '[f(o={"a-b": [1, None]}, n=5)]', [(F, {"o": {"a-b": [1, None]}, "n": 5})]),
+        ("json tools", '{"name": "none"}', [("none", {})]),
+        ("json tools", '{"name": "f", "parameters": {"v": "a"}}', [(F, {"v": "a"})]),
+        ("json tools", '{"arguments": {"v": "a"}, "name": "f"}', [(F, {"v": "a"})]),
         (
-            "json_tools",
+            "json tools",
             '[{"name": "f", "arguments": {}}, {"name": "none", "arguments": {}}]',
             [(F, {}), ("none", {})],
         ),
-        ("json_tools", '{"name": "f", "arguments": {"v": "a\nb\t"}}', [(F, {"v": "a\nb\t"})]),
-        ("json_tools", '{"name": "f", "arguments": {"v": "a", }}', [(F, {"v": "a"})]),
-        ("json_tools", '{"name": "f", "arguments": {"v": "a"', [(F, {"v": "a"})]),
-        ("json_tools", "{'name': 'f', 'arguments': {'v': None}}", [(F, {"v": None})]),
+        ("json tools", '{"name": "f", "arguments": {"v": "a\nb\t"}}', [(F, {"v": "a\nb\t"})]),
+        ("json tools", '{"name": "f", "arguments": {"v": "a", }}', [(F, {"v": "a"})]),
+        ("json tools", '{"name": "f", "arguments": {"v": "a"', [(F, {"v": "a"})]),
+        ("json tools", "{'name': 'f', 'arguments': {'v': None}}", [(F, {"v": None})]),
     ],
 )
 def test_forms(
@@ -271,10 +259,10 @@ def test_forms(
 @pytest.mark.parametrize(
     ("family", "text"),
     [
-        ("pythonic", '<|tool_call_start|>[g("a")]<|tool_call_end|>'),
-        ("pythonic", '<|tool_call_start|>[f("a", 5, 6)]<|tool_call_end|>'),
-        ("json_tools", '<tool_call>{"name": "g"}</tool_call>'),
-        ("kimi_k2", "<|tool_call_begin|>functions.g:0<|tool_call_argument_begin|>{}"),
+        ("lfm2", '<|tool_call_start|>[g("a")]<|tool_call_end|>'),
+        ("lfm2", '<|tool_call_start|>[f("a", 5, 6)]<|tool_call_end|>'),
+        ("json tools", '<tool_call>{"name": "g"}</tool_call>'),
+        ("kimi k2", "<|tool_call_begin|>functions.g:0<|tool_call_argument_begin|>{}"),
     ],
 )
 def test_what_cannot_be_a_call_is_text(
@@ -287,12 +275,12 @@ def test_what_cannot_be_a_call_is_text(
 def test_kimi_may_forget_its_section(tokenizers: dict[str, TokenizerWrapper]) -> None:
     one = '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"v": "a"}<|tool_call_end|>'
     for seed in (0, 1, 12):
-        said, calls = parsed(tokenizers["kimi_k2"], f"A{one}{one}", TOOLS, seed)
+        said, calls = parsed(tokenizers["kimi k2"], f"A{one}{one}", TOOLS, seed)
         assert (said, calls) == ("A", [(F, {"v": "a"})] * 2)
 
 
 def test_a_list_that_was_cut_off_keeps_its_calls(tokenizers: dict[str, TokenizerWrapper]) -> None:
-    tokenizer = tokenizers["mistral"]
+    tokenizer = tokenizers["mistral, a list"]
     text = (
         '[TOOL_CALLS][{"name": "f", "arguments": {"v": "a"}}, {"name": "f", "arguments": {"v": "b'
     )
@@ -309,7 +297,7 @@ def outcomes(family: str, text: str) -> list[Read]:
 
 
 def test_every_format_is_in_the_matrix() -> None:
-    known = [*FAMILIES, *PARSERS.values(), HARMONY]
+    known = [*markup.FAMILIES, HARMONY]
     assert all(form in FORMATS.values() for form in known)
     assert WRITINGS.keys() <= FORMATS.keys()
     assert len(list(table())) == len(FORMATS) + 2

@@ -22,7 +22,7 @@ from omlx.text.schema_limits import (
     relax,
 )
 from tests.schemas import REFERENCES, SMALL, listed, record
-from tests.text.test_grammar import walk
+from tests.text.calls import spoken
 
 ENDLESS: Final = {"$ref": "#/$defs/endless"}
 DEFS: Final = {
@@ -77,7 +77,7 @@ def test_no_answer_is_led_to_where_nothing_ends(
     schema = {**DEFS, **PRUNED[name]}
     grammar = grammars.compile(form(schema))
     for seed in range(20):
-        text = walk(grammars.mask(grammar, Preamble()), bpe, seed, most=100)
+        text = spoken(grammars.mask(grammar, Preamble()), bpe, seed)
         jsonschema.validate(json.loads(text), schema)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Final
 
 import pytest
@@ -20,9 +20,7 @@ from omlx.text.events import ReasoningDelta, TextDelta, ToolCallArguments
 from omlx.text.filters import (
     ChannelSplitter,
     MarkerFilter,
-    Piece,
     ReasoningSplitter,
-    Splitter,
     StopStringFilter,
     StopStringMatcher,
     WrapperFilter,
@@ -141,12 +139,6 @@ WORDS = st.text("ab<", max_size=12)
 STOPS = st.lists(st.text("ab<", min_size=1, max_size=4), max_size=3)
 
 
-def cut(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
-    cutter = StopStringFilter(stops)
-    text = "".join([*map(cutter.feed, pieces), cutter.finish()])
-    return text, cutter.matched
-
-
 def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
     """Character by character: the first to end wins, the longest of those that end together."""
     for end in range(len(text) + 1):
@@ -158,8 +150,10 @@ def naive(text: str, stops: list[str]) -> tuple[str, str | None]:
 
 
 @given(pieces=st.lists(WORDS), stops=STOPS)
-def test_any_chunking_cuts_at_the_same_place(pieces: list[str], stops: list[str]) -> None:
-    assert cut(pieces, stops) == naive("".join(pieces), stops)
+def test_a_text_is_cut_where_its_first_stop_ends(pieces: list[str], stops: list[str]) -> None:
+    cutter = StopStringFilter(stops)
+    text = "".join([*map(cutter.feed, pieces), cutter.finish()])
+    assert (text, cutter.matched) == naive("".join(pieces), stops)
 
 
 @given(text=WORDS, marker=st.text("ab<", min_size=1, max_size=4))
@@ -197,23 +191,13 @@ def test_engine_and_text_side_agree(bpe: TokenizerWrapper, text: str, stops: lis
 
 
 MARKERS = ("<think>", "</think>")
-FRAGMENTS = st.lists(
-    st.sampled_from(["<think>", "</think>", "<", "/", "think>", " ", "\n", "a", "b<", "</"])
-)
-
-
-def parse(splitter: Splitter, chunks: Iterable[str]) -> list[Piece]:
-    pieces = []
-    for chunk in chunks:
-        pieces += splitter.feed(chunk)
-    return pieces + splitter.finish()
+FRAGMENTS = st.lists(st.sampled_from(TAGS))
 
 
 def split(
-    pieces: list[str], *, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
-) -> list[object]:
-    parsed = parse(ReasoningSplitter(markers, thinking=thinking), pieces)
-    return [kind("".join(piece.text for piece in run)) for kind, run in groupby(parsed, type)]
+    *pieces: str, thinking: bool = False, markers: tuple[str, str] | None = MARKERS
+) -> Results:
+    return results(ReasoningSplitter(markers, thinking=thinking), pieces)[:-2]
 
 
 @pytest.mark.parametrize(
@@ -232,19 +216,11 @@ def split(
     ],
 )
 def test_splits(text: str, expected: list[object]) -> None:
-    assert split([text]) == expected
-    assert split(list(text)) == expected
-
-
-def test_reasoning_that_the_prompt_has_opened() -> None:
-    assert split(list("\nwhy</think>\nso"), thinking=True) == [
-        ReasoningDelta("why"),
-        TextDelta("so"),
-    ]
+    assert split(text) == expected
 
 
 def test_without_markers_everything_is_content() -> None:
-    assert split(list("<think>a</think>"), markers=None) == [TextDelta("<think>a</think>")]
+    assert split("<think>a</think>", markers=None) == [TextDelta("<think>a</think>")]
 
 
 def naive_split(text: str, *, thinking: bool) -> list[object]:
@@ -262,29 +238,19 @@ def naive_split(text: str, *, thinking: bool) -> list[object]:
 
 
 @given(fragments=FRAGMENTS, thinking=st.booleans())
-def test_any_chunking_gives_what_the_rule_gives(fragments: list[str], thinking: bool) -> None:
+def test_a_text_is_split_as_the_rule_has_it(fragments: list[str], thinking: bool) -> None:
     text = "".join(fragments)
-    expected = naive_split(text, thinking=thinking)
-    assert split([text], thinking=thinking) == expected
-    assert split(fragments, thinking=thinking) == expected
-    assert split(list(text), thinking=thinking) == expected
+    for pieces in ([text], fragments, text):
+        assert split(*pieces, thinking=thinking) == naive_split(text, thinking=thinking)
 
 
+KINDS: Final = (ReasoningDelta, TextDelta)
 CALL = '<atem:function_calls>\n<atem:invoke name="look">\n</atem:invoke>\n</atem:function_calls>'
 NEXT = "<|eom|><|start|>assistant "
 WHOLE = (
     f"to=self<|message|>Hm. <|eo{NEXT}to=look<|message|>{CALL}"
     f"{NEXT}to=user<|message|>It <rains.<|eot|>"
 )
-
-
-def read(chunks: list[str]) -> tuple[str, str]:
-    """Return reasoning and content."""
-    splitter = ChannelSplitter(RESPONSE_FORMAT["initial_state"], RESPONSE_FORMAT["transitions"])
-    pieces = parse(splitter, chunks)
-    reasoning = [piece.text for piece in pieces if isinstance(piece, ReasoningDelta)]
-    content = [piece.text for piece in pieces if isinstance(piece, TextDelta)]
-    return "".join(reasoning), "".join(content)
 
 
 @pytest.mark.parametrize(
@@ -300,5 +266,7 @@ def read(chunks: list[str]) -> tuple[str, str]:
     ],
 )
 def test_channels(text: str, found: tuple[str, str]) -> None:
-    assert read([text]) == found
-    assert read(list(text)) == found
+    for cut in ([text], text):
+        pieces = results(STREAMS["channels"].make(), cut)[:-2]
+        thought, said = ("".join(p.text for p in pieces if isinstance(p, t)) for t in KINDS)
+        assert (thought, said) == found

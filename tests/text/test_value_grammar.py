@@ -15,111 +15,41 @@ import pytest
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 from omlx.errors import BadRequest
-from omlx.text.calls.markup import call_format, write_calls
+from omlx.text.calls.markup import write_calls
 from omlx.text.tools import ToolUse
 from tests.lanes import few
-from tests.schemas import SMALL, WORD, listed, record
-from tests.text.calls import family as family_tokenizer
-from tests.text.calls import grammars, ids_of, mask, read, say, use, valid, walk
-from tests.text.test_tag_grammar import UNIONS
-from tests.text.tokenizers import CHATML, decode_byte_level
-
-TEXT: Final = {"type": "string"}
-TREE: Final = record(["size"], size=SMALL, more=listed({"$ref": "#/$defs/tree"}, most=2))
-WIDE: Final = record(
-    ["city", "size", "where"],
-    {"$defs": {"tree": TREE, "spot": record(x=SMALL, name={"enum": ["a", "b, c"]})}},
-    city=TEXT,
-    unit={"enum": ["red", "größer", 5]},
-    size={"type": "integer", "minimum": 10**18, "maximum": 10**18 + 128},
-    warm={"type": ["boolean", "null"]},
-    tags=listed({"enum": ['a "b"', "x, y", "]"]}),
-    where={"$ref": "#/$defs/spot"},
-    tree={"$ref": "#/$defs/tree"},
-    either={"anyOf": [SMALL, record(a=WORD), {"type": "null"}]},
-    both={"allOf": [{"$ref": "#/$defs/spot"}], "description": "x"},
-    empty=record(),
-    one=listed(SMALL, most=1),
+from tests.schemas import SMALL, listed, record
+from tests.text.calls import (
+    FAMILIES,
+    NULL,
+    TEXT,
+    grammars,
+    ids_of,
+    mask,
+    read,
+    say,
+    use,
+    valid,
+    walk,
 )
-BOTH: Final = {"wide": WIDE, "unions": UNIONS, "look": record()}
-WORDS: Final = {
-    "gemma 4": ("<|tool_call> <tool_call|>", ("<|tool_call>", "<tool_call|>", '<|"|>'), '<|"|>'),
-    "gemma 4, markers as text": ("<|tool_call> <tool_call|>", (), '<|"|>'),
-    "functiongemma": (
-        "<start_function_call>",
-        ("<start_function_call>", "<end_function_call>", "<escape>"),
-        "<escape>",
-    ),
-    "lfm2": ("<|tool_call_start|>", ("<|tool_call_start|>", "<|tool_call_end|>"), '"'),
-    "kimi k3": (
-        "<|open|>tools<|sep|> argument key=",
-        ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
-        "<|close|>argument<|sep|>",
-    ),
-    "minimax m3": ("]<]minimax[>[ <tool_call>", ("]<]minimax[>[",), "]<]minimax[>["),
-    "minimax m3, markers as text": ("]<]minimax[>[ <tool_call>", (), "]<]minimax[>["),
-    "muse": ("<atem:function_calls>", (), "</atem:parameter>"),
-    "qwen coder": ("<tool_call>\n<function=", (), "\n</parameter>"),
-    "glm": (
-        "<tool_call> <arg_key></arg_key><arg_value>",
-        ("<tool_call>", "</arg_value>"),
-        "</arg_value>",
-    ),
-    "deepseek v3.2": ("｜DSML｜ function_calls>", ("｜DSML｜",), "</｜DSML｜parameter>"),
-}
-"""By family: words of its template, tokens of its tokenizers, and what ends a text."""
-
 
 OTHERS: Final = ("qwen coder", "glm", "deepseek v3.2", "gemma 4", "minimax m3", "lfm2")
 """Families whose bounds and roots of schemas are tried."""
+WRITTEN: Final = (
+    *(*OTHERS[3:], "gemma 4, markers as text", "functiongemma", "kimi k3"),
+    *("minimax m3, markers as text", "muse"),
+)
+"""Families that write values in ways of their own."""
 
 
-@pytest.fixture(scope="module", params=[name for name in WORDS if name not in OTHERS[:3]])
+@pytest.fixture(scope="module", params=WRITTEN)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def model(family: str, tmp_path_factory: pytest.TempPathFactory) -> TokenizerWrapper:
-    words, tokens, _ = WORDS[family]
-    return family_tokenizer(tmp_path_factory.mktemp("family"), words, tokens)
-
-
-def test_a_forced_answer_is_calls(family: str, model: TokenizerWrapper) -> None:
-    several = use(BOTH, forced=True)
-    seen = set[str]()
-    for seed in range(4):
-        of = mask(model, several)
-        text, calls = read(model, walk(of, model, seed, WORDS[family][2]), several)
-        assert text == ""
-        assert calls
-        assert valid(calls, BOTH)
-        seen |= {name for name, _ in calls}
-    assert len(seen) > 1
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_named_function_ends_the_answer(family: str, model: TokenizerWrapper, name: str) -> None:
-    one = use(BOTH, forced=True, single=True, name=name)
-    for seed in range(2):
-        of = mask(model, one)
-        text, calls = read(model, walk(of, model, seed, WORDS[family][2]), one)
-        assert of.ended
-        assert (text, [each for each, _ in calls]) == ("", [name])
-        assert valid(calls, BOTH)
-
-
-def test_strict_calls_in_prose_are_held(family: str, model: TokenizerWrapper) -> None:
-    strict = use(BOTH, strict=frozenset(BOTH))
-    form = call_format(model)
-    assert form is not None
-    for seed in range(2):
-        of = mask(model, strict)
-        tokens = say(of, model, f"So. {form.start}")
-        tokens += walk(of, model, seed, WORDS[family][2])
-        text, calls = read(model, tokens, strict)
-        assert (text, bool(calls)) == ("So.", True)
-        assert valid(calls, BOTH)
+    return FAMILIES[family].load(tmp_path_factory.mktemp("family"))
 
 
 ARGUMENTS: Final[dict[str, Any]] = {
@@ -133,9 +63,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
 }
 
 
-def test_given_calls_are_written_as_they_are_read_and_may_be_said(
-    family: str, model: TokenizerWrapper
-) -> None:
+def test_given_calls_are_written_as_they_are_read_and_may_be_said(model: TokenizerWrapper) -> None:
     plain = {"type": "object", "properties": {"a": listed(record(b=TEXT)), "c": record()}}
     schema = record(
         text=TEXT,
@@ -154,8 +82,8 @@ def test_given_calls_are_written_as_they_are_read_and_may_be_said(
     assert read(model, tokens, one) == ("", [("it", ARGUMENTS)])
 
 
-def test_lfm2_writes_calls_as_python(tmp_path: Any) -> None:
-    model = decode_byte_level(tmp_path, f"{{# <|tool_call_start|> #}}{CHATML}")
+@pytest.mark.parametrize("family", ["lfm2"], indirect=True)
+def test_lfm2_writes_calls_as_python(model: TokenizerWrapper) -> None:
     calls = [
         {"id": "1", "function": {"name": "look", "arguments": {"at": 'a "b"', "n": [1, None]}}},
         {"id": "2", "function": {"name": "wait", "arguments": {}}},
@@ -180,9 +108,6 @@ def test_what_cannot_be_written_is_refused(
         grammars(model).compile_tool_calls(use({"bad": schema}, strict=frozenset({"bad"})))
     assert (caught.value.code, caught.value.params["name"]) == ("tools.schema", "bad")
     assert said in caught.value.message
-
-
-NULL: Final = {"type": "null"}
 
 
 def forced(schema: Any) -> ToolUse:
@@ -287,7 +212,7 @@ def test_the_root_of_a_schema_is_enforced(model: TokenizerWrapper, family: str, 
     assert written == good or family == "minimax m3"
     assert [arguments for arguments in bad if may_say(model, schema, arguments)] == []
     for seed in range(4):
-        tokens = walk(mask(model, forced(schema)), model, seed, WORDS[family][2])
+        tokens = walk(mask(model, forced(schema)), model, seed, FAMILIES[family].closing)
         text, calls = read(model, tokens, forced(schema))
         assert (text, len(calls)) == ("", 1), model.decode(tokens)
         assert valid(calls, {"it": schema})
@@ -352,8 +277,8 @@ def test_alternatives_within_alternatives_are_enforced_or_refused(model: Tokeniz
         assert caught.value.code == "tools.schema"
 
 
-def test_many_constants_are_the_only_texts(tmp_path: Any) -> None:
-    model = family_tokenizer(tmp_path, *WORDS["qwen coder"][:2])
+@pytest.mark.parametrize("family", ["qwen coder"], indirect=True)
+def test_many_constants_are_the_only_texts(model: TokenizerWrapper) -> None:
     schema = record(a={"anyOf": [{"const": f"c{number}"} for number in range(100)]})
     assert may_say(model, schema, {"a": "c99"})
     assert not may_say(model, schema, {"a": "c100"})
