@@ -154,17 +154,9 @@ def test_compaction_is_refused_by_name(client: OpenAI) -> None:
     assert caught.value.code == "response.no_compaction"
 
 
-@pytest.fixture(scope="module")
-def document() -> dict[str, dict[str, dict[str, dict[str, object]]]]:
-    with omlx() as server:
-        answer = httpx.get(f"{server.url}/openapi.json")
-    content: dict[str, dict[str, dict[str, dict[str, object]]]] = answer.json()
-    return content
-
-
-def test_bodies_are_documented(
-    document: dict[str, dict[str, dict[str, dict[str, object]]]],
-) -> None:
+def test_bodies_are_documented_and_names_of_schemas_hold_no_module(server: Running) -> None:
+    document = server.http.get("/openapi.json").json()
+    assert [name for name in document["components"]["schemas"] if "__" in name] == []
     paths = document["paths"]
     for path, body in (
         ("/v1/chat/completions", "ChatRequest"),
@@ -177,12 +169,6 @@ def test_bodies_are_documented(
         assert paths[path]["post"]["requestBody"] == content
     assert "requestBody" not in paths["/v1/models/{name}/load"]["post"]
     assert all("head" not in operations for operations in paths.values())
-
-
-def test_names_of_schemas_hold_no_module(
-    document: dict[str, dict[str, dict[str, dict[str, object]]]],
-) -> None:
-    assert [name for name in document["components"]["schemas"] if "__" in name] == []
 
 
 DOCS = Path(__file__).parents[2] / "docs/api.md"

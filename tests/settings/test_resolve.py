@@ -39,14 +39,6 @@ def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolut
     return resolve([environment_layer(environ or {}), cli_layer(parser.parse_args(flags))])
 
 
-def test_a_flag_wins_over_a_variable_and_a_variable_over_the_built_in_value() -> None:
-    both = resolved(["--port", "9000"], {"OMLX_PORT": "9001", "OMLX_HOST": "::1"})
-    assert (both["port"].value, both["port"].source) == (9000, Source.CLI)
-    assert (both["host"].value, both["host"].source) == ("::1", Source.ENVIRONMENT)
-    assert (both["max_waiting"].value, both["max_waiting"].source) == (512, Source.BUILT_IN)
-    assert both.settings.port == 9000
-
-
 def test_a_flag_given_its_default_still_wins() -> None:
     assert resolved(["--port", "8000"], {"OMLX_PORT": "9001"}).settings.port == 8000
 
