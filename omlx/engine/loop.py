@@ -208,8 +208,8 @@ class EngineLoop:
     def sibling(self, drafter: Drafter | None = None, rows: int = 1) -> EngineLoop:
         """Return an idle loop over the same model and cost model, with caches of its own.
 
-        It has so many rows, no prefix cache and no memory limit. `drafter` drafts for it; None:
-        siblings of this loop's draft model and head. The model is not run.
+        Has up to `rows` rows, no prefix cache and no memory limit. `drafter` drafts for them; None:
+        siblings of this loop's draft model and head do. The model is not run.
         """
         limits = replace(self.limits, max_rows=rows, bounds=None, pause_s=None)
         runner = self.runner.sibling()

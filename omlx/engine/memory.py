@@ -41,7 +41,7 @@ Activations: TypeAlias = Callable[[int], int]
 
 
 class Verdict(StrEnum):
-    """What becomes of the request at the head of a queue.
+    """Verdict on the request at the head of a queue.
 
     `NEXT_STEP`: judge it again with the next step, which frees memory. `WAIT_FOR_CHANGE`: judge it
     again when the guard's `version` has changed.
@@ -94,13 +94,13 @@ class MemoryClient(Protocol):
 class MemoryGuard:
     """Decides on admissions, prefix cache growth and model loads. All counts are bytes.
 
-    `limit` bounds the process, None: no limit. `used` returns what it takes now, `own` what of that
-    no array of a model is. `weights` are those of all loaded models, `loading` is reserved for
-    weights that are being read.
-    `trim` returns freed memory, which may still be counted as used, to the system.
-    `request_eviction` asks the model pool to evict idle models of so many bytes; it answers by
-    `eviction_done`. `version` changes when requests that wait are to be judged again. Only one
-    thread, the engine's, may call what modifies the guard; any thread may read the limits.
+    `limit` bounds the process, None: no limit. `used` returns its bytes now, `own` those of them
+    that are no arrays of models. `weights` are those of all loaded models, `loading` is reserved
+    for weights that are being read. `trim` returns freed memory, which may still be counted as
+    used, to the system. `request_eviction` asks the model pool to evict idle models of so many
+    bytes; it answers by `eviction_done`. `version` changes when requests that wait are to be judged
+    again. Only one thread, the engine's, may call what modifies the guard; any thread may read the
+    limits.
     """
 
     limit: int | None = None

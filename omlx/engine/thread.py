@@ -1,7 +1,7 @@
 """The engine thread: owns every mlx call of every model; other threads post work, receive events.
 
-Loops take turns, one step each; the less urgent get a part of the time (see inbox.py). Work posted
-by `call`, such as loading a model, runs between steps. While there is no work and no open request,
+Loops take turns, one step each; the less urgent get a part of the time (`Turns`). Work posted by
+`call`, such as loading a model, runs between steps. While there is no work and no open request,
 calibrations may run. If the thread dies, every open request fails, and `failure` says why.
 """
 
@@ -92,7 +92,7 @@ class OpenRequests:
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 0.25
-"""Without work, before a calibration starts: the next chunk of a load must not wait for one."""
+"""Seconds without work before calibration — the next chunk of a load must not wait for it."""
 
 
 class EngineThread:
@@ -287,7 +287,7 @@ class EngineThread:
             self._die(error if isinstance(error, EngineDead) else failure)
 
     def _turn(self) -> None:
-        """Run posted work, then step loops that have work. Holds none afterwards: one may go."""
+        """Run posted work, then step loops that have work. Keeps no reference to a loop."""
         busy = [loop for loop in self._loops.values() if loop.has_work]
         if not busy or not self._inbox.empty():
             self._run_posted(wait=not busy)

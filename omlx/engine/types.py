@@ -57,7 +57,7 @@ class Sampling:
 
     @property
     def history(self) -> int:
-        """How many past tokens the penalties look at."""
+        """Past tokens that penalties look at."""
         if not self.penalised:
             return 0
         return max(self.repetition_context, self.presence_context, self.frequency_context)
@@ -85,9 +85,9 @@ class StopMatcher(Protocol):
 
 
 class TokenMask(Protocol):
-    """Which tokens structured output allows next. Used on the engine thread only.
+    """The ids that structured output allows next. Used on the engine thread only.
 
-    It stands at the committed tokens. For drafts it is advanced and rolled back.
+    Stands at the committed tokens: advanced along a draft, it is rolled back afterwards.
     """
 
     @property
@@ -97,7 +97,7 @@ class TokenMask(Protocol):
 
     @property
     def free(self) -> int:
-        """Of how many tokens that follow every one is allowed, whatever they are; at least."""
+        """Lower bound of the number of next tokens that are unconstrained, whatever they are."""
         ...
 
     def bits(self) -> bytes | None:
@@ -122,17 +122,16 @@ class Request:
     """One row to generate. A chat request with `n` choices becomes n of these.
 
     `tokens` is the prompt (ids, at least one). `max_tokens` None: to the end of the context; 0: the
-    prompt is computed for the prefix cache alone.
-    `top_logprobs` None: no logprobs; 0 to 20: the logprob of each output token and of so many
-    alternatives. `prompt_logprobs`: the same for the prompt but its first token; no prefix is
-    restored then. The first `stable` tokens are those with which the next turn of the conversation
-    begins; 0: unknown. `mask` constrains the output; None: free text. Requests of one `group`, the
-    choices of a client's request, take turns with other groups. `spans` are the image tokens of the
-    prompt, in order; `images` has each image that they show. The last `resumed` of `tokens` are no
-    prompt but output, which an earlier run of this request committed; `stop` and `mask` have read
-    them. A request in the `background` is cancelled by the next one, to whatever model, and at once
-    if another one is open. Requests of a lower `priority` number go first; others give way to them,
-    and continue afterwards.
+    prompt is computed for the prefix cache alone. `top_logprobs` None: no logprobs; 0 to 20: the
+    logprob of each output token and of that many alternatives. `prompt_logprobs`: the same for the
+    prompt without its first token; no prefix is restored then. The first `stable` tokens are those
+    with which the next turn of the conversation begins; 0: unknown. `mask` constrains the output;
+    None: free text. Requests of one `group`, the choices of a client's request, take turns with
+    other groups. `spans` are the image tokens of the prompt, in order; `images` has each image that
+    they show. The last `resumed` of `tokens` are no prompt but output, which an earlier run of this
+    request committed; `stop` and `mask` have read them. A request in the `background` is cancelled
+    by the next one, to whatever model, and at once if another one is open. Requests of a lower
+    `priority` number go first; others give way to them, and continue afterwards.
     """
 
     id: str
@@ -160,7 +159,7 @@ class Request:
 
     @property
     def prompt_n(self) -> int:
-        """How many of `tokens` are the prompt."""
+        """Tokens of the prompt, those `resumed` left out."""
         return len(self.tokens) - self.resumed
 
 
@@ -172,7 +171,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """How many requests of one model wait, prefill and decode."""
+    """Counts of one model's requests, by state."""
 
     waiting: int
     prefilling: int
@@ -181,7 +180,7 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class PromptForecast:
-    """How many tokens of a prompt are cached in memory, and an estimate of the seconds to its first
+    """Forecast of a prompt: its tokens that are `cached` in memory, and the seconds to its first
     token if the model did nothing else; None while no prompt of that size was measured.
     """
 
@@ -315,7 +314,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What kinds of layers a cache has. `sliding_window` is the smallest one in tokens, or None.
+    """Kinds of layers of a cache. `sliding_window` is the smallest one in tokens, or None.
 
     `unsupported` names the cache classes that cannot be rolled back. Recurrent layers may record
     their states in passes of at most `recorded` tokens.
@@ -331,7 +330,7 @@ class Traits:
         return self.recurrent and width > self.recorded
 
     def rollback(self, width: int) -> str:
-        """How rejected draft tokens leave the cache, as `DrafterStats.repairs` names it."""
+        """Return the name of a rollback after a window of `width`, for `DrafterStats.repairs`."""
         if self.replays(width):
             return "restore"
         if self.sliding_window:

@@ -3,7 +3,7 @@
 A read of the device waits for ever where the device never answers. So the thread notes what it
 begins (`Heartbeat`), and another thread looks at it a few times a second (`Watchdog`). A piece of
 work is one step of a loop, one pass of a calibration, or what was posted: a portion of weights, a
-chunk of a text. Waiting for work is none. The less urgent of several models get a part of the time.
+chunk of a text; waiting for work is not. The less urgent of several models get a part of the time.
 Pure Python.
 """
 
@@ -53,7 +53,7 @@ class Bounds:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One piece of work: a step of `loop`; None: what was posted. It keeps no model in memory."""
+    """One piece of work: a step of `loop`, or a post (None). Keeps no model in memory."""
 
     loop: ReferenceType[EngineLoop] | None = None
 
@@ -65,7 +65,7 @@ class Heartbeat:
         self.work: Work | None = None
 
     def begin(self, loop: EngineLoop | None = None) -> None:
-        """Note that the next piece of work begins, a step of `loop` or what was posted."""
+        """Note that the next piece of work begins: a step of `loop`, or a post (None)."""
         self.work = Work(None if loop is None else ref(loop))
 
     def end(self) -> None:

@@ -41,7 +41,7 @@ LOOKUP_S: Final = 0.005
 Without an answer a row is started behind the next step, perhaps of a batch."""
 
 TOUCH_S: Final = 600.0
-"""A prefix that is hit in memory again and again is marked as used on disk so often."""
+"""Seconds between two marks on disk that a prefix is in use, while it is hit in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class DiskTier:
         return bool(self._offered) and self.worker.has_room
 
     def hand_over(self, seconds: float) -> None:
-        """Hand over all that waits, for about `seconds`."""
+        """Hand over all offered pieces, for about `seconds`."""
         until, before = time.monotonic() + seconds, -1
         while len(self._offered) != before and self.worker.wait_for_room(until - time.monotonic()):
             before = len(self._offered)

@@ -1,1 +1,1 @@
-"""Prefix cache: an index over tokens (pure Python). The arrays behind it are in `arrays`."""
+"""Prefix cache: an index over tokens. Pure Python: `device.payloads` has the arrays."""

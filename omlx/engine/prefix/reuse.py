@@ -277,7 +277,7 @@ class Opening:
         return ops + self._prefix.restore(row, match)
 
     def active(self, running: Sequence[Row]) -> bool:
-        """Whether a row does not wait for the disk, or need not any more."""
+        """Whether a row can be read: it waits for no disk, or the disk has delivered."""
         return any(not s.restoring for s in running) or self.arrived(running)
 
     def arrived(self, running: Sequence[Row]) -> bool:
@@ -307,7 +307,7 @@ class Opening:
         return {row_id: records}
 
     def drop(self, row_id: int) -> None:
-        """Give a row up that waits for the disk, if it does."""
+        """Cancel a row's reads from disk, if there are any."""
         if self._disk is not None:
             self._disk.drop(row_id)
 

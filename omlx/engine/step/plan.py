@@ -24,7 +24,7 @@ from omlx.engine.vision.spans import ImageSpan, PreparedImage
 LAST: Final = "last"
 
 Loaded: TypeAlias = Sequence[Run]
-"""What was read from disk."""
+"""Runs of a prefix that were read from disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def rows_of(op: CacheOp) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Window:
-    """What one forward pass reads for one row: pending tokens, then the draft.
+    """The part of one row in a forward pass: pending tokens, then the draft.
 
         start ── pending ──┬── draft_n       in the cache before the pass: `start` tokens
                            └─ samples draft_n + 1 positions, from start + pending on
@@ -285,7 +285,7 @@ class Read:
 
     @property
     def accepted(self) -> int:
-        """How many leading draft tokens equal the sampled ones."""
+        """Number of leading draft tokens that equal the sampled ones."""
         for i, token in enumerate(self.draft):
             if token != self.sampled[i]:
                 return i
@@ -309,7 +309,7 @@ class PendingOps:
         self.later: list[CacheOp] = []
 
     def advance(self) -> None:
-        """The next plan is made: what waited for the one after it is next."""
+        """Note that the next plan is made: `later` becomes `next`."""
         self.next, self.later = self.later, []
 
     def discard(self, row: int) -> list[int]:
@@ -325,7 +325,7 @@ def _depends(op: CacheOp, row: int) -> bool:
 
 
 def saved_pieces(ops: Iterable[CacheOp], rows: Container[int] | None = None) -> list[int]:
-    """Ids of the pieces that operations save from these rows, or from any."""
+    """Return the ids of the pieces that operations save from `rows`, or from any (None)."""
     saves = [op for op in ops if isinstance(op, Save) and (rows is None or op.row in rows)]
     return [piece.id for piece in chain.from_iterable(save.pieces for save in saves)]
 

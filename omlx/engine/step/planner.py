@@ -89,7 +89,7 @@ class Planner:
         return bool(budget) and self.chunk.waits(row.computed, min(budget, row.pending - 1))
 
     def turn(self, decoding: list[Row]) -> list[Row]:
-        """Return the rows to decode next: those that pause for a prompt pause for a first token."""
+        """Return the rows to decode next. Rows that wait for a prompt wait for its first token."""
         self.pacing.holding = False
         fresh = [row for row in decoding if not row.clock.first_token]
         if not fresh or len(decoding) < 2:

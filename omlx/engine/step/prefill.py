@@ -163,10 +163,10 @@ class Activations:
 
 
 FitPass: TypeAlias = Callable[[int, int], int]
-"""Returns how many tokens a pass reads behind a position, up to a number of them."""
+"""Takes a position and a number of tokens; returns how many of these the next pass reads."""
 
 Room: TypeAlias = Callable[[int], int | None]
-"""Returns the bytes that a pass may take now, trying to have so many; None for no limit."""
+"""Takes the bytes that a pass wants; returns those that it may take now, None for no limit."""
 
 FIRST: Final = 128
 """Tokens of the first pass of a model in stages, of one whose activations are unknown, and the
@@ -176,7 +176,7 @@ UNLEARNED: Final = 256
 """Tokens of a pass before a peak was measured, where memory is short."""
 
 GROWTH: Final = 4
-"""The next pass may be so many times as long as the longest whose peak is known."""
+"""Ratio of the next pass to the longest pass whose peak is known, at most."""
 
 FLOOR: Final = 32
 """Tokens to which memory shortens a pass: fewer would read all weights for little."""
@@ -295,7 +295,7 @@ class PrefillChunk:
         return True
 
     def _observe_seconds(self, queries: int, seconds: float, short: float, long: float) -> None:
-        """A short pass that took little time proves little."""
+        """Adapt `tokens` to the time of a pass: a short pass that took little proves little."""
         if seconds > long and queries > FIRST:
             self.tokens = max(FIRST, min(queries, self.tokens) // 2)
         elif seconds < short and queries > self.tokens // 2:

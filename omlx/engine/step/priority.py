@@ -103,7 +103,7 @@ class PromptOrder:
         self._read += tokens
 
     def joint_until(self, row: Row, running: Iterable[Row]) -> int:
-        """Return how many tokens of prompts are read when a row that begins waits no longer."""
+        """Return the total of read prompt tokens up to which a row that begins pauses."""
         unread, priority = (Status.WAITING, Status.PREFILL), row.request.priority
         equal = [other for other in running if other.request.priority == priority]
         prompts = sum(other.status in unread for other in equal)
@@ -185,13 +185,13 @@ class PrefillPacing:
         self._tokens: float | None = None  # of a slice that takes `_target_s`
         self._token_s: deque[float] = deque(maxlen=SAMPLES)  # of a prompt's token, in slices
         self._steps: deque[float] = deque(maxlen=SAMPLES)  # seconds, without prompts
-        self._newest_s = 0.0
-        self._step_s = 0.0  # their median; 0: not measured
+        self._newest_s = 0.0  # seconds of the newest of `_steps`
+        self._step_s = 0.0  # median of `_steps`; 0: not measured
         self._rows = 0  # that decode in such a step
         self._owed_s = 0.0  # to decoding rows for slices, as measured
         self._planned: deque[tuple[int, float]] = deque()  # rows, and what will be owed to them
         self._held_s = 0.0  # since less urgent rows decoded last
-        self.holding = False  # whether they wait for the newest step
+        self.holding = False  # whether less urgent rows wait for the newest step
 
     @property
     def timed(self) -> bool:

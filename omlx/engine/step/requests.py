@@ -255,7 +255,7 @@ class Stop:
 def truncate_at_stop(
     request: Request, tokens: tuple[int, ...]
 ) -> tuple[tuple[int, ...], Stop | None]:
-    """Return the tokens up to the first stop, it included. Advances stop matcher and mask.
+    """Return the tokens up to and with the first stop. Advances stop matcher and mask.
 
     Raises EngineError for a token that the mask does not allow.
     """
@@ -320,7 +320,7 @@ def request_stats(row: Row, speculator: Speculator, context_length: int) -> Requ
 
 
 def drafter_stats(row: Row, speculator: Speculator) -> dict[str, DrafterStats]:
-    """Return statistics of a row's drafters, also from before pauses."""
+    """Return statistics of a row's drafters, also of the time before it gave way."""
     return add_drafters(row.earlier, deepcopy(speculator.stats(row.id)))
 
 

@@ -26,7 +26,7 @@ _FARTHEST: Final = MAX_DRAFT_LENGTH + 2
 
 
 MAX_RESTARTS: Final = 8
-"""How often a request is computed again: a device that fails in every minute is no device."""
+"""Times that a request is computed again — a device that fails more often is broken."""
 
 
 class Status(StrEnum):
@@ -81,7 +81,7 @@ class Row:
     """A request with its tokens so far, prompt included. `id` is a running number.
 
     `end` is the length at which it is full: prompt plus max_tokens, bounded by the context.
-    Up to `tail` pending tokens, behind others, are read by the first decode window.
+    Behind computed tokens, up to `tail` pending ones are read by the first decode window.
     `computed` counts the tokens that the target's KV cache holds once every launched step has run,
     `cached` those of the prompt that came from the prefix cache. `unread` counts sampled tokens in
     flight, `unverified` draft tokens in flight. While it is `restoring`, its prefix is read from
@@ -90,9 +90,10 @@ class Row:
     `restarted_at` tokens; `cold`: without a cached prefix.
 
     `waiting_since` is the start of the newest wait, `admitted_at` its end; until `kept_until` the
-    row gives way to no other request. `displaced` counts pauses, `earlier` has the statistics of
-    drafters before them. `finish_tag` orders prompts. Until the model has read `joint_until` tokens
-    of prompts, the row pauses for those that came before the first token. See priority.py.
+    row gives way to no other request. `displaced` counts how often it gave way, `earlier` has the
+    statistics of drafters before that. `finish_tag` orders prompts. Until the model has read
+    `joint_until` tokens of prompts, the row pauses for those that came before its first token (see
+    priority.py).
     """
 
     id: int
@@ -130,8 +131,8 @@ class Row:
 
     @property
     def may_restart(self) -> bool:
-        """Whether its tokens may be computed again: once for each token that it has come to, and
-        `MAX_RESTARTS` times in all.
+        """Whether its tokens may be computed again: `MAX_RESTARTS` times at most, and only if one
+        has come since the last time.
 
         Scores of a prompt are sent as they are computed, so they are not computed twice.
         """
@@ -149,7 +150,7 @@ class Row:
 
     @property
     def remaining(self) -> int:
-        """How many more tokens may be sampled."""
+        """Tokens that may still be sampled."""
         return self.end - len(self.tokens) - self.unread
 
     @property
@@ -243,8 +244,8 @@ class Batch:
     Rows join when a second one decodes. A row that is left alone stays for `LINGER_STEPS`, so that
     a second row that comes and goes does not cause copies back and forth, and is then split off.
 
-    `off_reason` says why rows of this model cannot, `no_uneven` why they cannot read windows of
-    different lengths, and so not draft; or None.
+    `off_reason` says why rows of this model cannot share a cache, `no_uneven` why rows that do
+    cannot read windows of different lengths, and so cannot draft; None: they can.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Batch:
         self._limits = limits
         self._most = limits.max_rows if limits.bounds is None else limits.bounds.rows
         self._sizes = sizes
-        self._alone: int | None = None  # the only row that decodes, since so many steps
+        self._alone: int | None = None  # the only row that decodes, for `_alone_steps` steps
         self._alone_steps = 0
 
     def changes(self, decoding: Sequence[Row]) -> bool:

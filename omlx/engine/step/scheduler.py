@@ -93,7 +93,7 @@ class Scheduler:
         parts = self.queue, self.running, self.ops, prefix, self.planner, sizes
         self.memory_client = ModelMemory(*parts)
         self._cancelled: set[str] = set()
-        self._ended = False  # whether a row has, that is still among those that run
+        self._ended = False  # whether `running` has a row that is done
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises Overloaded or BadRequest."""
@@ -135,7 +135,7 @@ class Scheduler:
         if self.queue.waiting:
             self._admit()
             decoding = self.decoding
-        # What came since would start a row beside rows whose newest tokens are not read yet.
+        # Runs from disk start a row: only where no row has a token in flight.
         waits = self._in_flight is None and len(decoding) < len(self.running)
         loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
         turn = self.planner.turn(self.decoding if loads else decoding)
@@ -232,8 +232,8 @@ class Scheduler:
         """Take back a step in which an error of the device was seen. Return its events.
 
         Nothing that it computed is used: pieces of prefixes that it saved or `moved` are forgotten,
-        and the rows that it was for are computed again from their tokens, once; rows that fail for
-        a reason of their own, or again, end.
+        and its rows are computed again from their tokens; rows that fail for a reason of their own,
+        or may not restart, end.
         """
         if self._in_flight is plan:
             self._in_flight = None

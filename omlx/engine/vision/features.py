@@ -1,4 +1,4 @@
-"""Which images the runner holds features of, and which it computes next. Pure Python.
+"""Features of images: those that the runner holds, and those to compute next. Pure Python.
 
     wanted by a row ── Look, a few steps of the tower at a time ──► held ── LRU ──► Forget
 
@@ -75,7 +75,7 @@ class Looks:
         return ops, spent, stop
 
     def release(self, row: int) -> list[CacheOp]:
-        """A row needs no features any more. Return what is forgotten for it."""
+        """Release the images of a row. Return the operations that forget features."""
         forgotten = []
         for name, image in self._images.items():
             image.rows.discard(row)
@@ -84,7 +84,7 @@ class Looks:
         return self._forget([*forgotten, *self._excess(MAX_IDLE_BYTES)])
 
     def fail(self, row: int) -> list[CacheOp]:
-        """A row failed: the features that were computed for it are unproven."""
+        """Release the images of a failed row, and forget features that were computed for it."""
         unproven = [name for name, image in self._images.items() if image.looker == row]
         return [*self._forget(unproven), *self.release(row)]
 
