@@ -23,7 +23,7 @@ from omlx.errors import EngineDead
 log = logging.getLogger("omlx.engine")
 
 DEVICE_ERROR: Final = "device error"
-"""The event in the log, with kind and text of mlx, which never quotes a prompt."""
+"""Name of the event in the log, beside kind and text of mlx, which never quotes a prompt."""
 
 
 class FaultKind(StrEnum):
@@ -68,7 +68,7 @@ TEXTS: Final[tuple[tuple[FaultKind, tuple[str, ...]], ...]] = (
 """Parts of mlx's error texts, the specific ones first."""
 
 FILES: Final = ("[load", "[save", "[read")
-"""How mlx's errors about files begin."""
+"""Beginnings of mlx's errors about files."""
 
 NOT_FATAL: Final = frozenset({FaultKind.OUT_OF_MEMORY, FaultKind.UNKNOWN})
 """Kinds that a device survives, however many follow each other."""
@@ -175,7 +175,7 @@ class DeviceErrors:
 
 
 DEVICE: Final = DeviceErrors()
-"""The one of this process, as mlx's error objects are."""
+"""Record of this process: mlx's errors belong to the process, too."""
 
 
 class isolate:

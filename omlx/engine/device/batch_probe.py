@@ -1,4 +1,4 @@
-"""Whether rows of a model can share a batch, and speculate in it: a probe finds no difference.
+"""Probe of batches: can rows of a model share one, and speculate in it?
 
 The probe prefills rows alone, merges, decodes, adds a row, filters and extracts, and compares the
 logits with those of the rows alone; then rows read windows of different lengths, and one is rolled
@@ -68,7 +68,7 @@ def uneven_refusal(model: Model, make_cache: MakeCache, vocab_size: int) -> Step
     """Return why rows that share a batch cannot read windows of different lengths, or None: a
     pass a step.
 
-    Without that, a row cannot draft in company.
+    Without that, rows cannot draft in a batch.
     """
     refusal = layer_refusal(make_cache)
     if refusal is not None:

@@ -1,9 +1,9 @@
 """Facts of a loaded model: vocabulary, abilities and sizes of its caches, bits of wide passes.
 
 `facts_of` looks at classes and shapes and runs nothing, so that a model in stages can be judged as
-a whole before it is cut. `probed` adds what only passes show. `measure_exactness` compares wide
-passes with single steps on the loaded weights: kernels are chosen by shape, so the result holds for
-the measured shapes, on this machine, with these weights.
+a whole before it is cut. `probed` adds facts that only passes show. `measure_exactness` compares
+wide passes with single steps on the loaded weights: kernels are chosen by shape, so the result
+holds for the measured shapes, on this machine, with these weights.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ModelFacts:
 def facts_of(
     model: Model, vocab_size: int, make_cache: MakeCache, kv_bits: int | None = None
 ) -> ModelFacts:
-    """Return what is known of a model whose tokenizer has `vocab_size` tokens. Runs nothing.
+    """Return the facts of a model whose tokenizer has `vocab_size` tokens. Runs nothing.
 
     KV caches are to be quantized to `kv_bits`; None: as `make_cache` makes them.
     """

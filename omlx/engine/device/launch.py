@@ -1,4 +1,4 @@
-"""A step in flight: what its passes will have computed, and how that is read."""
+"""A step in flight: the arrays of its passes, and how they are read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from omlx.errors import NonFiniteLogits
 class ForwardPass:
     """One forward in flight, with the masks of its rows.
 
-    sampled: draft_n + 1 tokens of each window, one behind the other; drafts: by row, [draft_n],
-    where only the device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens
-    or of a prompt's; peaks: the largest of each row of logits that is sampled; done: computed when
-    a pass that samples nothing has ended. `error` ends all of its rows, `failed` single ones.
+    sampled: draft_n + 1 tokens of each window in turn; drafts: by row, [draft_n], where only the
+    device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens or of a
+    prompt's; peaks: the largest logit of each position that is sampled; done: computed when a pass
+    that samples nothing has ended. `error` ends all of its rows, `failed` single ones; `lost` was
+    raised by the wait for it.
     """
 
     forward: Forward

@@ -3,9 +3,9 @@
     ids ── embed ──► layers ──► last norm ──► hidden states ── score ──► logits
            └────────────── body ─────────────────────────┘
 
-Through public attributes alone. Models that do more behind their layers (soft caps, scales) are
-refused by `split`, which compares both ways. The kind of a cache is a class of mlx-lm, or
-`Trimmed`; a class of another library names in `same_as` the class with the same fields and meaning.
+`split` uses public attributes alone, compares both ways, and refuses models that do more behind
+their layers (soft caps, scales). The kind of a cache is a class of mlx-lm, or `Trimmed`; a class of
+another library names in `same_as` the class with the same fields and meaning.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def handle(value: Any) -> Any:
 
 
 def copy_state(leaf: Any) -> Any:
-    """Copy what a recurrent layer keeps, and a prefix needs: nested arrays, integers as arrays."""
+    """Copy the state of a recurrent layer for a prefix: nested arrays, integers as arrays."""
 
     def copied(value: mx.array | int | None) -> mx.array | None:
         return None if value is None else mx.contiguous(mx.array(value))
@@ -131,7 +131,7 @@ def span_of(states: Iterable[Any]) -> int:
 
 
 class LayerCache(Protocol):
-    """What all cache classes of mlx-lm have in common."""
+    """Attributes of all cache classes of mlx-lm."""
 
     @property
     def state(self) -> Any: ...

@@ -130,7 +130,7 @@ class Acceptance:
 
 @dataclass(slots=True)
 class Savings:
-    """What a model's requests may lose: a share of their time, and what drafts saved of it."""
+    """Plain steps that a model's requests may lose: a share of their time, and saved time."""
 
     steps: float = CONFIG.first_savings
 
@@ -147,7 +147,7 @@ class ExplorationBudget:
     lost: float = 0.0
 
     def may_spend(self, steps: float, *, once: bool = False, in_advance: bool = True) -> bool:
-        """Return whether so many plain steps may be lost now.
+        """Return whether `steps` plain steps may be lost now.
 
         The model's savings bound what is lost `once` to learn something for all requests. Else a
         share of the request's time so far does too, and `in_advance` that of its next steps.
@@ -161,6 +161,6 @@ class ExplorationBudget:
         self.savings.add(CONFIG.exploration_share * steps)
 
     def add_loss(self, steps: float) -> None:
-        """Count what a round took longer than its tokens would have without a draft, or less."""
+        """Count the plain steps that a round took more than plain decoding; negative: fewer."""
         self.lost = max(0.0, self.lost + steps)
         self.savings.add(-steps)

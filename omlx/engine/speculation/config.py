@@ -12,7 +12,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """What acceptance, cost model and policy assume."""
+    """Assumptions of acceptance, cost model and policy."""
 
     evidence_decay: float = 0.97
     """Weight of a request's earlier acceptance counts after each draft: a change of text shows

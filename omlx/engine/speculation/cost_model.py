@@ -271,12 +271,12 @@ class CostModel:
         return alone * (table.seconds(known, context) or basis) / basis
 
     def widest(self, rows: int) -> int:
-        """Return the widest window of a row ever measured, alone or in a batch of so many."""
+        """Return the widest window of a row ever measured, alone or in a batch of `rows`."""
         batch = self.batches.get(rows)
         return max(self.target.widest, batch.widest // rows if batch else 0)
 
     def plain_step(self, rows: int, context: int) -> float:
-        """Estimate a plain step of so many rows; 0 until a pass of theirs was measured."""
+        """Estimate a plain step of `rows` rows; 0 until a pass over as many was measured."""
         if rows == 1:
             return self.target.plain(context) or 0.0
         return self.batch_pass(rows, PLAIN, context) if rows in self.batches else 0.0
@@ -298,7 +298,7 @@ class CostModel:
     def count_pass(self, rows: int, context: int, *, measures: bool) -> None:
         """Count a pass with drafts, or a plain step in place of one, for `plain_due`.
 
-        Such steps are so many, whatever comes between them and whether or not they can be timed.
+        A run has `CONFIG.plain_run` such steps, whatever comes between them, timed or not.
         """
         plain = self._plain_runs.setdefault((rows, bucket_of(context)), PlainRuns())
         if not measures:
@@ -319,7 +319,7 @@ class CostModel:
         return Pass(rows, context, seconds, self.plain_step(rows, context), sharing or Counter())
 
     def batch_samples(self, rows: int, width: int, context: int) -> int:
-        """Return on how many samples the entry of `batch_pass` rests."""
+        """Return the number of samples behind `batch_pass` at this width."""
         table = self.target if rows == 1 else self.batches.get(rows)
         return 0 if table is None else table.sample_count(rows * width, context)
 
@@ -383,6 +383,7 @@ class CostModel:
         drafts = {name: table.to_json() for name, table in self.drafts.items()}
         batches = {str(rows): table.to_json() for rows, table in self.batches.items()}
         exactness = None if self.exactness is None else self.exactness.to_json()
+        # "company" is the stored name of batches.
         costs = {"target": self.target.to_json(), "drafts": drafts, "company": batches}
         return costs | {"exactness": exactness}
 

@@ -74,8 +74,8 @@ def decide(
     """Return the width at which these rows commit most tokens per second.
 
     `pass_seconds(width)` prices the rectangle, `plain_s` a plain step of all its rows: 0 while that
-    is not measured, and nothing pays. No round takes less than that: where it seems to, plain steps
-    were measured on a busy machine, and drafts that are never right would pay.
+    is not measured, and nothing pays. A round counts as `plain_s` at least: it would seem shorter
+    where plain steps were measured on a busy machine, and drafts that are never right would pay.
     """
     pending = max([row.pending for row in rows])
     fixed = [row.end for row in rows if row.fixed]

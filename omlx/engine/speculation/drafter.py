@@ -50,19 +50,19 @@ class Proposal:
 
     @property
     def readings(self) -> list[Proposal]:
-        """Ways to draft it: a draft model that knows the end of a prompt can read all of it."""
+        """This proposal, and one that first reads what a draft model has skipped of the prompt."""
         if not self.skipped:
             return [self]
         return [self, replace(self, lag=self.lag + self.skipped, skipped=0, restarts=True)]
 
     @property
     def record(self) -> str:
-        """By what its acceptance is counted: a draft model that reads less is right less often."""
+        """Name under which acceptance is counted: a model that reads less is right less often."""
         return self.drafter + PROMPT_END if self.skipped else self.drafter
 
     @property
     def free(self) -> bool:
-        """Whether no model has to run for it."""
+        """Whether drafting it runs no model."""
         return self.certain or self.match > 0
 
 
@@ -72,7 +72,7 @@ class Draft:
 
     `seconds` is what drafting took, if it was timed; `array` is evaluated then. A draft model's
     passes may be shared by several `rows`: `seconds` is this row's share of them. Raises ValueError
-    where these are not n: in a batch, the pass would fail for all rows.
+    for other than `n` tokens: in a batch, the pass would fail for all rows.
     """
 
     drafter: str
@@ -110,7 +110,7 @@ class Drafter(Protocol):
         return
 
     def cache_bytes(self, tokens: int) -> int:
-        """Return the bytes of its KV cache of a row with so many tokens, if it has one."""
+        """Return the bytes of its KV cache for a row of `tokens` tokens, if it has one."""
         return 0
 
     @property
@@ -119,7 +119,7 @@ class Drafter(Protocol):
         return 0
 
     def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
-        """Return what it could draft now: at most `limit` tokens within `clause`."""
+        """Return its offer for the next round: at most `limit` tokens, within `clause`."""
         ...
 
     def draft(self, row: Row, limit: int) -> Draft | None:
@@ -138,11 +138,11 @@ class Drafter(Protocol):
         return 0
 
     def read_whole(self, row: Row) -> None:
-        """Read what the latest proposal says is skipped, with the next draft."""
+        """Read the `skipped` tokens of the latest proposal, with the next draft."""
         return
 
     def observe(self, row: Row, accepted: int) -> None:
-        """Take in that `accepted` tokens of the newest draft now stand in `row.tokens`."""
+        """Learn that `accepted` tokens of the newest draft are in `row.tokens` now."""
         return
 
     def drop(self, row_id: int) -> None:

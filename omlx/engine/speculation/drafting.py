@@ -1,4 +1,4 @@
-"""Drafts of the rows of a pass: proposals, the choice among them, and what each round taught.
+"""Drafts of the rows of a pass: proposals, the choice among them, lessons of each round.
 
 Rows of one drafter draft together; draft models that lag catch up in slices.
 """
@@ -76,7 +76,7 @@ class RowRecord:
         return self.deviation_s / self.timed_s if self.timed_s else 0.0
 
     def disable(self, error: Exception) -> None:
-        """Disable all drafters after an error that may be any one's."""
+        """Disable all drafters after an error of which drafter is unknown."""
         for drafter in self.drafters:
             self.disable_one(drafter, error)
         self.proposal = None
@@ -93,8 +93,8 @@ class RowRecord:
         self.proposal = self.reading = None
 
     def begin_round(self, proposal: Proposal, draft: Draft, pass_s: float = 0.0) -> None:
-        """Record that a draft of this proposal is in flight, with a pass that is expected to take
-        `pass_s` seconds; learn the time of drafting if it was taken.
+        """Record that a draft of this proposal is in flight, with a pass of `pass_s` expected
+        seconds; learn the time of drafting, if it was measured.
         """
         self.proposal = proposal
         cost_model, context = self.policy.cost_model, len(self.row.tokens)
@@ -145,7 +145,7 @@ class RowRecord:
 
 
 CATCH_UP_SLICE: Final = 256
-"""Tokens that draft models read at most between two steps where other requests wait for it."""
+"""Tokens that draft models read at most between two steps, beside other requests."""
 
 FIRST_WINDOW: Final = 16
 """Tokens that a round may read first without being counted as a catch-up."""
@@ -155,7 +155,7 @@ MAX_PENDING: Final = 12
 
 
 class RowChoice(NamedTuple):
-    """What one row could draft: its proposals, and the choice among them."""
+    """Proposals of one row, and the choice among them."""
 
     record: RowRecord
     proposals: list[Proposal]
@@ -164,10 +164,10 @@ class RowChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassChoice:
-    """What the rows of a pass are to draft: `drafts` are (row, proposal, draft length).
+    """Drafts for the rows of a pass: `drafts` are (row, proposal, draft length).
 
-    `step` prices the pass; None: nothing is due. It `measures` where a plain step takes the place
-    of paying drafts.
+    `step` prices the pass; None: no proposal is due. `measures`: a plain step takes the place of
+    drafts that pay, to measure it.
     """
 
     rows: list[RowChoice]
@@ -195,9 +195,9 @@ class Drafting:
         self.widest: int | None = None  # tokens of a window at most
 
     def choose(self, records: Sequence[RowRecord], cost_model: CostModel) -> PassChoice:
-        """Return what each row is to draft, and how many tokens, for those that are.
+        """Return the drafts of these rows: whose, by which proposal, how many tokens.
 
-        Asked again, it answers the same: what a step keeps to is counted by `PassChoice.count`.
+        Modifies nothing: `PassChoice.count` counts the choice that a step keeps to.
         """
         proposals = [_proposals(record, self.widest) for record in records]
         due: list[list[Proposal]] = []

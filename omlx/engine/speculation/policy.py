@@ -52,14 +52,14 @@ class DrafterRecord:
 
 @dataclass(slots=True)
 class History:
-    """What the requests of a model taught: acceptance by drafter, and what may be lost for more."""
+    """Evidence of a model's earlier requests: acceptance by drafter, savings for probes."""
 
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     savings: Savings = field(default_factory=Savings)
 
 
 class Candidate(NamedTuple):
-    """What a row could draft in its next pass, and what is best for it alone."""
+    """A proposal for a row's next pass, its forecast, and the best width for this row alone."""
 
     proposal: Proposal | None
     forecast: RowForecast
@@ -83,7 +83,7 @@ def plain(pending: int) -> Candidate:
 
 
 class RowPolicy:
-    """Decides for one request.
+    """The policy of one request.
 
     `cost_model` and `history` belong to the model, which has these `traits`, and outlive the
     request.
@@ -107,9 +107,9 @@ class RowPolicy:
         self._drafted = 0  # tokens of the draft in flight
 
     def due(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """Return those to evaluate in this decision: evaluation takes time too.
+        """Return the proposals to evaluate in this decision: evaluation takes time too.
 
-        The first one alone if it is drafted whatever it costs.
+        The first one alone if it is settled: drafted whatever it costs.
         """
         if self._settled(proposals):
             return proposals[0].readings[-1:]
@@ -201,10 +201,10 @@ class RowPolicy:
     def _probe(
         self, candidates: Sequence[Candidate], step: Pass, best: Candidate
     ) -> Candidate | None:
-        """Return a draft that a draft model makes though it is not the best, if there is one.
+        """Return a trial draft of a draft model that is not the best candidate, or None.
 
-        One that is not known yet comes first, and may take more. One that is known has to be idle,
-        and nothing else to pay. A probe has the draft length that came closest to paying.
+        A drafter that is not known yet comes first, and may take more. A known one must be idle,
+        while nothing else pays. A probe has the draft length that came closest to paying.
         """
         known, new = [], []
         paying = best.proposal if best.decision.pays else None
@@ -232,8 +232,8 @@ class RowPolicy:
         return None
 
     def _probe_steps(self, proposal: Proposal, candidate: Candidate, step: Pass) -> float:
-        """Return how many plain steps a probe loses if no token is accepted; no end of them if it
-        would not pay were all accepted.
+        """Return the plain steps that a probe loses if no token is accepted; infinity if it would
+        not pay even if all were.
         """
         longest = min(proposal.max_length, self.draft_length.max)
         draft_s = self.cost_model.draft_pass(proposal, step.context)

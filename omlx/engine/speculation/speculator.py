@@ -1,4 +1,4 @@
-"""The speculator of a loaded model: which drafters a row has, what they draft, what came of it."""
+"""The speculator of a loaded model: the drafters of each row, their drafts and results."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ class Speculator:
         return self._drafting.catch_up(rows, self._rows, alone=alone)
 
     def observe_pass(self, rows: Sequence[Row], interval: Interval) -> Interval:
-        """Learn from a pass that several rows shared, before their commits. Return it with the
-        estimate of a plain step, once for all of them.
+        """Learn from a pass that several rows shared, before their commits. Return the interval
+        with the estimate of a plain step of the batch.
         """
         records = self._records(rows)
         self._learn_batch(records, interval)
@@ -135,7 +135,7 @@ class Speculator:
         self.cost_model.learn_batch(interval.rows, interval.width, longest_of(records), seconds)
 
     def disable(self, row: Row, error: Exception) -> None:
-        """Disable a row's drafters after an error that may be any one's."""
+        """Disable a row's drafters after an error of which drafter is unknown."""
         self.record_of(row).disable(error)
 
     def observe_verification(
@@ -233,11 +233,11 @@ class Speculator:
                     drafter.clear()
 
     def cache_bytes(self, request: Request, tokens: int) -> int:
-        """Return the bytes of the drafters' KV caches of a row with so many tokens."""
+        """Return the bytes of the drafters' KV caches for a row of `tokens` tokens."""
         return sum(self._cache_bytes(drafter, request, tokens) for drafter in self.drafters)
 
     def cache_growth(self, rows: Iterable[tuple[Request, int]]) -> int:
-        """Return by how many bytes the drafters' KV caches grow until rows have so many tokens."""
+        """Return the bytes by which the drafters' KV caches grow until `rows` have their tokens."""
         rows, growth = list(rows), 0
         for drafter in self.drafters:
             need = sum(self._cache_bytes(drafter, *row) for row in rows)

@@ -136,7 +136,7 @@ class DraftModel(SampledDrafter):
         return fits and self._unshared() is None
 
     def _draft(self, limits: Sequence[tuple[DraftRow, int]]) -> dict[int, Draft]:
-        """Draft so many tokens for each row in the same passes, by row."""
+        """Draft in the same passes for all rows, by row, up to the limit of each."""
         started = time.perf_counter()
         rows = [row for row, _ in limits]
         cache = self._gather(rows)
@@ -268,8 +268,8 @@ class DraftModel(SampledDrafter):
         return own
 
     def _rewind(self, row: DraftRow) -> None:
-        """Roll the cache back to what is committed, but for a token to read; to none if it cannot
-        be.
+        """Roll the cache back to the committed tokens but one, which is read next; to none if it
+        cannot be.
         """
         row.valid = min(row.valid, row.size - 1)
         try:
@@ -279,7 +279,7 @@ class DraftModel(SampledDrafter):
         row.valid = min(row.valid, self._caches.held(row.id))
 
     def _catch_up(self, row: DraftRow, *, together: bool) -> None:
-        """Read what the row has committed, but for a round's first window.
+        """Read the committed tokens that the cache lacks, up to a round's first window.
 
         A cache that resumes only at saved positions stops at the prompt's stable end to be saved.
         """

@@ -28,10 +28,10 @@ from omlx.engine.vision.spans import words_between
 class DraftRow:
     """The first `valid` tokens of the row's cache are committed.
 
-    `unreadable`: the row has an id outside the model's embedding; the first `scanned` tokens
-    were checked. `unseen` tokens of the prompt are images, of which a draft model reads nothing, or
-    words that it skipped: the cache holds words behind the first `skipped`, of which no cached
-    prefix has `unread`. `idle` counts rounds in which only others drafted.
+    `unreadable`: the row has an id outside the model's embedding; the first `scanned` tokens were
+    checked. The cache begins behind the first `skipped` words, `unread` of which no cached prefix
+    has; `unseen` counts these and image tokens, of which a draft model reads nothing. `idle` counts
+    rounds in which only others drafted.
     """
 
     target: Row
@@ -59,7 +59,7 @@ class DraftRow:
         return self.size - self.valid
 
     def skip(self, words: int) -> None:
-        """Begin so many words later. The cache must be empty."""
+        """Begin the cache, which must be empty, `words` words later."""
         self.skipped += words
         self.unseen += words
         self.unread += words
@@ -284,7 +284,7 @@ class DraftPrefixes:
         self._index.max_bytes = max_bytes
 
     def cache_bytes(self, tokens: int) -> int:
-        """Return the bytes of a KV cache of so many tokens; 0 where its layout is unknown."""
+        """Return the bytes of a KV cache of `tokens` tokens; 0 where its layout is unknown."""
         return self._index.layout.cache_bytes(tokens)
 
     @property

@@ -98,7 +98,7 @@ class HeadDrafter(SampledDrafter):
         shortlist: Shortlist | None = None,
     ) -> None:
         self.name = name
-        self._head: Any = head  # or what a subclass calls
+        self._head: Any = head  # in subclasses an `Adapter`
         self.parts = parts
         self._vocab_size = vocab_size
         self._shortlist = shortlist

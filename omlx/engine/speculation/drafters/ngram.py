@@ -106,7 +106,7 @@ class NgramIndex:
     def after(self, match: NgramMatch, limit: int, ends: Container[int] = ()) -> tuple[int, ...]:
         """Return what followed a match: at most `limit` tokens, up to the first of `ends`.
 
-        Where that reaches the end of the text, it continues with its own tokens.
+        Beyond the end of the text it continues with its own tokens.
         """
         proposal: list[int] = []
         known, size = self.tokens, len(self.tokens)

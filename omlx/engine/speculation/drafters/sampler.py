@@ -58,7 +58,7 @@ class TokenSampler:
         return self.take(draw(process(logits, self.places), self.places))
 
     def take(self, chosen: mx.array) -> mx.array:
-        """Take the tokens [rows] of these places, and go on to the next."""
+        """Take the tokens [rows] of these places, and advance to the next."""
         mx.async_eval(chosen)
         for i, place in enumerate(self.places):
             place.position += 1
