@@ -1,7 +1,7 @@
-"""Access log: the outermost middleware, with one log line per request.
+"""The outermost middleware: `PathVersion` normalizes paths, `AccessLog` writes a line per request.
 
-Also records requests without a stream in `Activity`, and answers with an error where our own code
-failed. A line holds method, path, status and speed. Never any text of prompt or output.
+`AccessLog` also records requests without a stream in `Activity`, and answers with an error where
+our own code failed. A line holds method, path, status and speed, never text of prompt or output.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ class AccessLog:
         """
         noted, caller = notes(scope), caller_of(scope)
         activity.heard_from(caller, refused=status >= 400 and status != CLIENT_GONE)
-        is_running = any(isinstance(outcome, GenerationStream) for outcome in noted)
-        if is_running or (status < 400 and scope["method"] != "POST"):
+        has_stream = any(isinstance(outcome, GenerationStream) for outcome in noted)
+        if has_stream or (status < 400 and scope["method"] != "POST"):
             return
         error = next((outcome for outcome in noted if isinstance(outcome, OmlxError)), None)
         named = next((outcome.name for outcome in noted if isinstance(outcome, NamedModel)), None)

@@ -1,5 +1,4 @@
-"""What the API endpoints and the dashboard share, built once by the composition root and passed
-on."""
+"""Services that API endpoints and dashboard share, built once by the composition root."""
 
 from __future__ import annotations
 
@@ -64,9 +63,9 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What the services keep on disk: downloads, answers that have a receipt, the journal of
-    answers that outlive the process, statistics and named API keys in `home`, and beginnings of
-    prompts; None: those are off.
+    """Stores of the services on disk: downloads, answers that have a receipt, the journal of
+    answers that outlive the process, the folder `home` of statistics and named API keys, and
+    beginnings of prompts. None: off.
     """
 
     downloads: Downloads

@@ -101,8 +101,7 @@ class ToolLoops:
             await self._generations.prompt_ids(request)  # refused before a call, not behind
         request, begun = await self._tools.make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
-        # A model that is not loaded has no tokenizer.
-        request = replace(request, model=stream.model)
+        request = replace(request, model=stream.model)  # whose tokenizer counts results
         stream.loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
         return stream
 

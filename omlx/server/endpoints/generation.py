@@ -45,7 +45,7 @@ from omlx.server.tool_loop import ToolLoops
 
 
 class Responder:
-    """Answers exchanges, as bodies or streams. `answers` has those apart from a connection.
+    """Answers exchanges, as bodies or streams. `answers` has those that outlive a connection.
 
     A stream gets a comment after `keep_alive_s` of silence, so that proxies and clients keep it
     open.

@@ -282,7 +282,7 @@ def outside_strings(body: bytes) -> bytes:
     million objects, which take seconds to build; counting them takes a tenth of a second, in
     slices.
 
-    Raises BadRequest as soon as a count exceeds its limit. Text that is not JSON gives anything.
+    Raises BadRequest as soon as a count exceeds its limit. For other text the result is arbitrary.
     """
     counts: Counter[bytes] = Counter()
     kept = []

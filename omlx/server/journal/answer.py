@@ -65,8 +65,8 @@ class Replay:
         self._wake()
 
     def jump(self) -> None:
-        """Give the events that follow numbers that no other process gives: microseconds since the
-        epoch. A client that has one of them has events that only this process knows.
+        """Number the following events in microseconds since the epoch, as no other process does: a
+        client that has such a number has events that only this process knows.
         """
         self.next = max(self.next, time.time_ns() // 1000)
 
@@ -87,7 +87,7 @@ class Replay:
         self._wake()
 
     def finish(self) -> None:
-        """Add what the dialect sends after the last event."""
+        """Add the frame that the dialect sends after the last event."""
         if self._wire.done:
             self._append(self._wire.done)
 
@@ -135,9 +135,9 @@ class Replay:
 class Answer:
     """An answer in progress. `readers` counts its clients; `body_hash` is of the request's body.
 
-    It begins with what was `recorded`, if it was interrupted; `caught_up` is set behind that. It is
-    recorded in `journal`, if given, until a write has failed: a record with a gap would be
-    continued with other events than a client has.
+    An interrupted answer begins with its `recorded` events; `caught_up` is set behind them. The
+    answer is recorded in `journal`, if given, until a write has failed: a record with a gap would
+    be continued with other events than a client has.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Answer:
 
     @property
     def unrecorded(self) -> Replay | None:
-        """Its events, if the journal has not all of them."""
+        """The events, if the journal lacks some of them."""
         return self.replay if self._journal is None or self._has_gap else None
 
     async def whole(self) -> bytes:
@@ -242,8 +242,8 @@ class Answer:
         table.finish(self.id, zlib.compress(content, 1), time.time())
 
     async def _record(self, events: Sequence[Event]) -> None:
-        """Record a batch before any client sees what it became. Where that fails, events get
-        numbers that no other process continues.
+        """Record a batch before any client sees its events. If that fails, events get numbers that
+        no other process continues.
         """
         content = dump(self.replay.next, events)
         if self._journal is None or self._has_gap or content is None:
@@ -258,8 +258,8 @@ class Answer:
         self.replay.jump()
 
     async def _failed(self, error: OmlxError) -> bool:
-        """End with an error. Return whether that is final: another process may continue what this
-        one has recorded."""
+        """End with an error. Return whether that is final: another process may continue the
+        record."""
         self._error = error
         payloads = self.encoder.failed(error)
         if isinstance(error, EngineDead) and self.unrecorded is None:

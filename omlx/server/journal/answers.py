@@ -2,8 +2,8 @@
 
     POST with a key, or to be kept ─► new | joined | resumed | repeated ─► Answer or Kept ─► reply
 
-An answer without clients stops, unless it is in the background; its record is what it continues
-from, in this process or in the next.
+An answer without clients stops, unless it is in the background. It continues from its record, in
+this process or in the next.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Answers:
         return KEY in request.headers or exchange.background or recorded
 
     async def open(self, request: Request, exchange: Exchange) -> tuple[Answer | Kept, str]:
-        """Begin an answer, or return to that of the request's key; and say which.
+        """Begin an answer, or return to that of the request's key. Return it, and its source.
 
         Raises OmlxError; ClientGone if the client disconnects before the answer has begun.
         """
@@ -114,7 +114,7 @@ class Answers:
         """Return to an answer by its id; None if its owner has none. `read` reads its body again.
 
         Raises OmlxError if it cannot be continued, and without a request, if it was begun
-        MAX_ATTEMPTS times: it may be what ends the process.
+        MAX_ATTEMPTS times: the answer itself may end the process.
         """
         async with self._locks.setdefault(owned, asyncio.Lock()):
             if owned in self.running:
@@ -132,7 +132,7 @@ class Answers:
     async def reply(
         self, request: Request, exchange: Exchange, answer: Answer | Kept, source: str
     ) -> Response:
-        """Answer in the dialect. Raises OmlxError for what ended an answer that is no stream."""
+        """Answer in the dialect. Raises the OmlxError that ended an answer that is no stream."""
         headers = {SOURCE: source}
         if exchange.stream:
             if isinstance(answer, Answer):
@@ -187,7 +187,7 @@ class Answers:
         return EventStream(frames, lambda: None, more=headers)
 
     async def flushed(self) -> None:
-        """Wait until what ended answers have stored is on disk."""
+        """Wait until the records of ended answers are on disk."""
         if self.journal is not None:
             await self.journal.flushed()
 
@@ -198,7 +198,7 @@ class Answers:
         task.add_done_callback(self._spawned.discard)
 
     async def drop(self, owned: Owned) -> bool:
-        """Delete what is recorded of an answer. Return whether there was something."""
+        """Delete the record of an answer. Return whether there was one."""
         if self.journal is None:
             return False
         drop = partial(Table.drop, id=owned.name, owner=owned.owner)
@@ -277,7 +277,7 @@ class Answers:
         task.add_done_callback(lambda _: self._forget(answer))
 
     def _forget(self, answer: Answer) -> None:
-        """A client that returns from now on finds what is recorded."""
+        """Drop an ended answer: a client that returns now finds its record."""
         self._tasks.pop(answer, None)
         self.running.pop(answer.owned, None)
         self._keyed = {key: other for key, other in self._keyed.items() if other is not answer}
@@ -318,7 +318,7 @@ class Answers:
 
 
 def last_event(request: Request) -> LastEvent:
-    """Return what a client says in the header. Raises BadRequest."""
+    """Return the last event by the header of a request. Raises BadRequest."""
     number = request.headers.get(LAST_EVENT, "-1")
     try:
         return LastEvent(max(-1, int(number)))

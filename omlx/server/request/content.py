@@ -87,7 +87,7 @@ def content_of(parts: Iterable[Json], between: str = "") -> str | list[Json]:
 NOTES: Final[Mapping[str, str]] = {
     kind: f"[{kind}: left out, only text can be read here]" for kind in MEDIA | FILES
 }
-"""By type of a part, what the model reads in its place."""
+"""Texts that the model reads in place of parts, by type of part."""
 
 
 def result_warning(field: str, kind: str) -> Reason:
@@ -95,7 +95,7 @@ def result_warning(field: str, kind: str) -> Reason:
 
 
 MAX_BYTES: Final = 20 << 20
-"""Of one file."""
+"""Bytes of a file, decoded."""
 _DATA: Final = "data:"
 _WEB: Final = ("http://", "https://")
 
@@ -234,7 +234,7 @@ class ContentPart(Typed):
 
 
 class Reading:
-    """Warnings about what one conversation has and the model does not get, in order."""
+    """Warnings about parts of a conversation that the model does not get, in order."""
 
     def __init__(self) -> None:
         self.warnings: list[Reason] = []

@@ -27,7 +27,7 @@ class Encoder(Protocol):
         ...
 
     def feed(self, events: Sequence[ChoiceEvent]) -> list[Json]:
-        """The payloads for these events; the last `Finish` ends the stream."""
+        """The payloads of `events`; the last `Finish` ends the stream."""
         ...
 
     def failed(self, error: OmlxError) -> list[Json]:
@@ -96,7 +96,7 @@ def event_number(frame: bytes) -> int | None:
 
 
 def numbered_idle(frame: bytes) -> bytes:
-    """What keeps a stream with ids open: a comment without the blank line that ends an event.
+    """An idle frame of a stream with ids: a comment without the blank line that ends an event.
 
     Once they have seen an id, the clients of OpenAI and Anthropic take each blank line for an event
     and fail, as it has no data.
@@ -138,10 +138,10 @@ class OnEnd(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What to generate, and how to answer.
+    """A request in no dialect, and the dialect of its answer.
 
-    `encoder` makes the encoder of a started stream. `on_end` is called once with it when nothing
-    more will come, for whatever reason. A `kept` answer is recorded even without a key; one in the
+    `encoder` makes the encoder of a started stream. `on_end` is called once with that encoder, when
+    the stream has ended for any reason. A `kept` answer is recorded even without a key; one in the
     `background` is generated without any client.
     """
 

@@ -348,7 +348,7 @@ def truncate(
 
     Whole turns are left out, never the leading system messages. Their tokens are rounded up to
     quarters of the context: for some turns the same ones are left out, and the prompts share a
-    prefix. It is too long only if the last turn is. Raises what `render` does.
+    prefix. The prompt is too long only if the last turn is. Raises what `render` does.
     """
     whole = render(request)
     most = _most(request, len(whole.tokens), context_length)
@@ -384,7 +384,7 @@ def truncate(
 
 
 def _most(request: GenerationRequest, tokens: int, context_length: int) -> int:
-    """Return how many of a prompt's tokens are kept: all, or fewer by quarters of the context.
+    """Return the tokens of a prompt to keep: all, or fewer by quarters of the context.
 
     The room for the answer is `max_tokens`, a quarter at most.
     """

@@ -108,7 +108,7 @@ class GenerationService:
         if self._engine.failure is not None:
             raise self._engine.failure
         request, lease = await self._lease(self.named(request))
-        if request.fallback in request.warnings:  # no more behind the call of a tool
+        if request.fallback in request.warnings:  # once: later generations of a tool loop have none
             self._pool.catalog.note_fallback(request.fallback)
         sent, profile = request, self._pool.catalog.profile(request.model)
         request = with_profile(request, profile)

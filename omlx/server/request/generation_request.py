@@ -86,7 +86,7 @@ class GenerationRequest:
     `defaults` are of absent fields. `truncates`: a conversation beyond the context loses its
     oldest turns, and with `cuts_text` the last turn or a prompt the beginning of its text.
     `fallback`: why `model` is another one than requested. `call_id` maps ids of calls to the
-    dialect's. `priority` None: as guessed; a lower number is sooner. `timeout_s`: seconds from
+    dialect's. `priority` None: a guess; a lower number is sooner. `timeout_s`: seconds from
     arrival to the end. `server_tools`: `tools` are complete with those alone.
     """
 
@@ -214,7 +214,7 @@ def with_profile(request: GenerationRequest, profile: Profile | None) -> Generat
 
 
 def first(own: int | None, default: int | None) -> int | None:
-    """Return `own`, `default` for None."""
+    """Return `own`; `default` if it is None."""
     return default if own is None else own
 
 
@@ -261,7 +261,7 @@ TIERS: Final[dict[str, int | None]] = {
 }
 """Priorities by OpenAI's and Anthropic's `service_tier`. None: as guessed."""
 
-NOT_WAITED_FOR: Final = frozenset({"review", "compact"})
+WAITED_FOR: Final = frozenset({"review", "compact"})
 """Sub-agents of Codex whose answer the user waits for."""
 
 SUBAGENT: Final = "priority.guess.subagent"
@@ -314,7 +314,7 @@ def priority_of(request: GenerationRequest, subagent: str = "") -> tuple[int, Re
 
 def guess(request: GenerationRequest, subagent: str = "") -> str | None:
     """Return the kind of a background request as a code, or None."""
-    if subagent and subagent not in NOT_WAITED_FOR:
+    if subagent and subagent not in WAITED_FOR:
         return SUBAGENT
     if not request.messages:
         return None

@@ -30,10 +30,10 @@ _PART: Final = TypeAdapter(
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An answer that was interrupted: what it needs beside its request to be continued.
+    """The record of an interrupted answer, which continues it together with its request.
 
-    `digest` is of `digest_of`. `batches` are those that were generated, in order, in `attempts`
-    runs; `firsts` has the number of the first event that each made. `torn`: clients may have
+    `digest` is that of `digest_of`. `batches` were generated in `attempts` runs, in order; `firsts`
+    has the number of the first event that each of them made. `torn`: clients may have
     events behind those.
     """
 
@@ -132,7 +132,7 @@ def dump(first: int, events: Sequence[Event]) -> bytes | None:
 
 
 def digest_of(weights: str, budget: int | None, requests: Iterable[Request]) -> bytes:
-    """Return a hash of what the tokens of an answer depend on beside the body of its request:
+    """Return a hash of all that decides the tokens of an answer beside the body of its request:
     prompts, sampling with its seed, limits, the thinking budget, and `weights`, which identifies
     the model.
     """

@@ -290,7 +290,7 @@ class GenerationStream:
         if self._closed or not self._running:
             return continues
         self._activity.stopped(self.id, error)
-        self._inbox.append(Failed(min(self._running), error))
+        self._inbox.append(Failed(min(self._running), error))  # of any choice: it ends the stream
         self._wake.set()
         for request_id in self._running:
             self._engine.cancel(request_id)
@@ -317,7 +317,7 @@ class GenerationStream:
             self._lease.release()
 
     async def _wait(self, timeout_s: float | None) -> None:
-        """Return when an event has arrived, or after `timeout_s`."""
+        """Wait for an event, at most `timeout_s`."""
         if not self._inbox:
             timer = None
             if timeout_s is not None:
@@ -356,7 +356,7 @@ class GenerationStream:
         return [ChoiceEvent(choice, part) for part in output]
 
     async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
-        """Give the end of a choice its receipt, if there are some."""
+        """Give the end of a choice its receipt, if receipts are on."""
         if self.recorder is None or not events or not isinstance(events[-1].event, Finish):
             return events
         choice, finish = events[-1].choice, events[-1].event
@@ -376,7 +376,7 @@ class GenerationStream:
     def _receive(self, event: Event) -> None:
         try:
             self._activity.observe(event)
-        except Exception:  # else the end were lost, and the model could never drain
+        except Exception:  # otherwise the end would be lost, and the model never drain
             log.exception("an event was not counted")
         if isinstance(event, Finished | Failed):
             self._ended(event.request_id)

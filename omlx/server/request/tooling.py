@@ -59,7 +59,7 @@ def tool_use(
     single: bool = False,
     strict: Iterable[str] = (),
 ) -> ToolUse | None:
-    """How the answer may call functions. None if it may not: then the template does not list them.
+    """Return how the answer may call functions. None if it may not: the template then lists none.
 
     The template lists `allowed` functions only. `name` is the function that must be called; a
     `mode` in `FORCED` requires any call, `none` forbids calls. `single` allows one call, `strict`

@@ -32,7 +32,7 @@ from omlx.text.events import (
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`token_bytes` is None unless logprobs were requested. `tier`: the service tier."""
+    """Fields of every chunk. `token_bytes`: None without logprobs; `tier`: the service tier."""
 
     id: str
     model: str
