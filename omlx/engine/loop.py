@@ -19,7 +19,7 @@ from omlx.engine.device.runner import Runner
 from omlx.engine.device_errors import DEVICE, isolate
 from omlx.engine.disk.tier import Disk, DiskTier
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.piece import Layout, Room
+from omlx.engine.piece import Layout, ModelRoom
 from omlx.engine.prefix.reuse import PrefixReuse
 from omlx.engine.speculation.cost_model import PLAIN, CostModel
 from omlx.engine.speculation.drafter import Drafter
@@ -43,7 +43,7 @@ AHEAD_SHARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedModel:
+class ModelForTexts:
     """A loaded model for texts that are no requests. For the engine thread, between two steps.
 
     `chunk` bounds the passes over a text, `memory` admits its KV cache of this `layout`.
@@ -83,21 +83,21 @@ class EngineLoop:
         return self.scheduler.speculator.cost_model
 
     @property
-    def loaded(self) -> LoadedModel:
+    def for_texts(self) -> ModelForTexts:
         runner, scheduler = self.runner, self.scheduler
         layout, chunk = scheduler.prefix.layout, scheduler.planner.chunk
-        return LoadedModel(
+        return ModelForTexts(
             runner.model, runner.make_cache, self.limits, layout, chunk, scheduler.memory
         )
 
-    def room(self) -> Room:
+    def room(self) -> ModelRoom:
         """Return what the memory budget has left. Cached prefixes count as free."""
         guard, limits = self.scheduler.memory, self.limits
         free_bytes = guard.headroom()
         if free_bytes is not None:
             free_bytes += sum(client.cached for client in guard.clients)
         layout = self.scheduler.prefix.layout
-        return Room(limits.context_length, limits.max_rows, layout, free_bytes)
+        return ModelRoom(limits.context_length, limits.max_rows, layout, free_bytes)
 
     @property
     def has_work(self) -> bool:

@@ -36,7 +36,7 @@ SMALL: Final = 2 * CACHE_STEP
 
 RETRY_AFTER_S: Final = 5
 
-Activations: TypeAlias = Callable[[int], int]
+MinActivations: TypeAlias = Callable[[int], int]
 """Returns the bytes of the shortest pass over a text, by its length in tokens."""
 
 
@@ -197,12 +197,12 @@ class MemoryGuard:
             return Verdict.WAIT_FOR_CHANGE
         if any(member.freeing for member in everyone):
             return Verdict.NEXT_STEP
-        if excess <= self._alone(activations) or len(request.tokens) <= SMALL:
+        if excess <= self._above_soft(activations) or len(request.tokens) <= SMALL:
             return Verdict.ADMIT
         return Verdict.REFUSE
 
     def admit_text(
-        self, tokens: int, layout: Layout, activations: Activations = lambda context: 0
+        self, tokens: int, layout: Layout, activations: MinActivations = lambda context: 0
     ) -> bool:
         """Return whether a text that is no request may be read now; if not, judge it again after
         the next step, which frees memory.
@@ -218,7 +218,7 @@ class MemoryGuard:
             return True
         if self.freeing or self.evict_prefixes(excess):
             return False
-        if excess <= self._alone(transient) or tokens <= SMALL:
+        if excess <= self._above_soft(transient) or tokens <= SMALL:
             return True
         raise self.refusal(need + transient)
 
@@ -304,7 +304,7 @@ class MemoryGuard:
             limit=_mebibytes(self.limit or 0),
         )
 
-    def _alone(self, activations: int) -> int:
+    def _above_soft(self, activations: int) -> int:
         return self.hard - activations - self._soft_with(activations)
 
     def _soft_with(self, activations: int) -> int:
@@ -348,7 +348,7 @@ def check_fits(
     request: Request,
     layout: Layout,
     pinned_weights: int | None = None,
-    activations: Activations = lambda context: 0,
+    activations: MinActivations = lambda context: 0,
 ) -> None:
     """Raise BadRequest, with the longest possible prompt, if a prompt cannot fit even with nothing
     else running.
@@ -366,7 +366,7 @@ def _check_length(
     tokens: int,
     param: str,
     layout: Layout,
-    activations: Activations,
+    activations: MinActivations,
     weights: int,
     output: int = 0,
 ) -> None:

@@ -88,7 +88,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ModelRoom:
     """Room of a loaded model: tokens of context, rows, bytes of KV caches (None: any)."""
 
     context: int

@@ -102,7 +102,7 @@ def open_states(loop: EngineLoop) -> StateStore | Reason:
     off = prefix.off_reason or prefix.stats().disk.off
     if off is not None or prefix.disk is None:
         return off or Reason("prefix.disk.off.setting")
-    loaded = loop.loaded
+    loaded = loop.for_texts
     cache = loaded.make_cache()
     mx.eval(loaded.model(mx.array([[0, 0]]), cache=cache))
     specs: dict[Kind, Spec] = {}

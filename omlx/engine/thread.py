@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from omlx.engine.calibration import Calibration
 from omlx.engine.device.gpu import KeepWarm, release_buffers
 from omlx.engine.device_errors import DEVICE, isolate
-from omlx.engine.piece import Room
+from omlx.engine.piece import ModelRoom
 from omlx.engine.types import (
     CalibrationState,
     Event,
@@ -38,7 +38,7 @@ from omlx.errors import EngineDead, EngineError, OmlxError, Overloaded
 from omlx.records import PrefixStats
 
 if TYPE_CHECKING:
-    from omlx.engine.loop import EngineLoop, LoadedModel
+    from omlx.engine.loop import EngineLoop, ModelForTexts
 
 
 log = logging.getLogger("omlx.engine")
@@ -236,11 +236,11 @@ class EngineThread:
         """Estimate what a prompt would take now; None: not loaded. Raises EngineDead."""
         return self._ask(model, lambda loop: loop.forecast(tokens))
 
-    def read_text(self, model: str, read: Callable[[LoadedModel], T]) -> Future[T]:
+    def read_text(self, model: str, read: Callable[[ModelForTexts], T]) -> Future[T]:
         """Have a leased model read a part of a text between two steps. Raises EngineDead."""
-        return self.call(lambda: read(self._loops[model].loaded))
+        return self.call(lambda: read(self._loops[model].for_texts))
 
-    def room(self, model: str) -> Future[Room]:
+    def room(self, model: str) -> Future[ModelRoom]:
         """Return what room a leased model has. Raises EngineDead."""
         return self.call(lambda: self._loops[model].room(), question=True)
 

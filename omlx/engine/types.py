@@ -14,8 +14,8 @@ from omlx.errors import OmlxError, Reason
 from omlx.exactness import Bounds
 from omlx.records import PrefixStats, RequestStats
 
-HELD: Final = 20
-"""Ratio of urgent to less urgent work, in seconds or steps."""
+URGENCY_RATIO: Final = 20
+"""Seconds, or steps, of urgent work for each of less urgent work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from weakref import ReferenceType, ref
 
 from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.device_errors import DEVICE, kind_of
-from omlx.engine.types import HELD
+from omlx.engine.types import URGENCY_RATIO
 from omlx.errors import EngineDead, EngineError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class HangBounds:
     """Seconds that a piece of work may take; more where `SLOWER` times its estimate is more.
 
     `unknown_s` counts where nothing like it was measured: the first long prompt of a large model,
@@ -82,12 +82,12 @@ class Watchdog:
     def __init__(
         self,
         heartbeat: Heartbeat,
-        bounds: Bounds | None = None,
+        bounds: HangBounds | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ending = False
         self._heartbeat = heartbeat
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or HangBounds()
         self._clock = clock
         self._work: Work | None = None
         self._seen_s = 0.0
@@ -247,4 +247,4 @@ class Turns:
 
     def _may_step(self, loop: EngineLoop) -> bool:
         held_s = self._held_s.get(id(loop), 0.0)
-        return loop.frees_memory or held_s >= HELD * self._step_s.get(id(loop), held_s)
+        return loop.frees_memory or held_s >= URGENCY_RATIO * self._step_s.get(id(loop), held_s)

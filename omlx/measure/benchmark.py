@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, Final
 
 from omlx.engine.memory import stepped
-from omlx.engine.piece import Room
+from omlx.engine.piece import ModelRoom
 from omlx.engine.speculation.strategy import OFF
 from omlx.engine.types import CalibrationState, Request, Sampling, Speculation
 from omlx.errors import BadRequest, Overloaded, Reason, optional_reason
@@ -79,7 +79,7 @@ class Place:
         return prompt + ANSWER_TOKENS * self.point.streams
 
 
-def refusal(room: Room, point: Point) -> Reason | None:
+def refusal(room: ModelRoom, point: Point) -> Reason | None:
     """Return why a point cannot be measured; None if possible."""
     tokens = point.tokens + ANSWER_TOKENS
     if tokens > room.context:
@@ -100,7 +100,7 @@ def prompt_lengths(context: int, longest: int = SIZES[-1]) -> list[int]:
     return sorted({min(tokens, most) for tokens in SIZES})
 
 
-def choose_points(room: Room, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
+def choose_points(room: ModelRoom, longest: int) -> tuple[list[Point], dict[Point, Reason]]:
     """Return the points up to `longest` prompt tokens, and why others do not fit."""
     points, left_out = [], {}
     for tokens, streams in product(prompt_lengths(room.context, longest), STREAMS):

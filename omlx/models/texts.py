@@ -17,7 +17,7 @@ from omlx.models.catalog.facts import PoolingMode
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache, Model
-    from omlx.engine.loop import LoadedModel
+    from omlx.engine.loop import ModelForTexts
     from omlx.engine.memory import MemoryGuard
 
 
@@ -48,7 +48,7 @@ class ReadText(ABC):
         self.tokens = tokens
         self._fault: DeviceFault | None = None
 
-    def step(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def step(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         """Call `advance`; after a first device error, read the text again from its start.
 
         Raises EngineError after a second error.
@@ -72,19 +72,19 @@ class ReadText(ABC):
         """Discard all progress."""
 
     @abstractmethod
-    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         """Read the next part; return whether it was the last. Call on the engine thread.
 
         Reads nothing while memory is being freed. Raises Overloaded without memory for KV cache and
         activations, BadRequest if the text can never fit.
         """
 
-    def admitted(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def admitted(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         """Return whether there is memory to begin. Raises as `advance`."""
         layout = loaded.layout
         return memory.admit_text(len(self.tokens), layout, partial(self.activations, loaded))
 
-    def activations(self, loaded: LoadedModel, tokens: int) -> int:
+    def activations(self, loaded: ModelForTexts, tokens: int) -> int:
         """Return the bytes of the shortest pass over a text of `tokens` tokens."""
         return loaded.chunk.least(tokens)
 
@@ -100,7 +100,7 @@ class TextPass(ReadText):
     def restart(self) -> None:
         self._read, self._cache = 0, []
 
-    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         """Read the next chunk. Raises as `read` and `finish`, too."""
         if not self._read:
             if not self.admitted(loaded, memory):
@@ -202,7 +202,7 @@ class OnePass(ReadText):
     def restart(self) -> None:
         """There is nothing to forget."""
 
-    def activations(self, loaded: LoadedModel, tokens: int) -> int:
+    def activations(self, loaded: ModelForTexts, tokens: int) -> int:
         return loaded.chunk.activations.estimate(tokens, tokens) or 0
 
 
@@ -214,7 +214,7 @@ class Encoding(OnePass):
         self.vector: tuple[float, ...] = ()
         self._mode = mode
 
-    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         if not self.admitted(loaded, memory):
             return False
         model = cast(Encoder, loaded.model)
@@ -237,7 +237,7 @@ class PairScore(OnePass):
         self.score = 0.0
         self._types = types
 
-    def advance(self, loaded: LoadedModel, memory: MemoryGuard) -> bool:
+    def advance(self, loaded: ModelForTexts, memory: MemoryGuard) -> bool:
         """Raises NonFiniteLogits."""
         if not self.admitted(loaded, memory):
             return False

@@ -23,7 +23,7 @@ from omlx.exactness import TOLERANCE
 
 if TYPE_CHECKING:
     from omlx.engine.device.model import Cache
-    from omlx.engine.loop import LoadedModel
+    from omlx.engine.loop import ModelForTexts
 
 PASSES: Final = 8
 """Single-token passes computed between two steps of running requests."""
@@ -61,7 +61,7 @@ class PlainDecoding:
         self._cache: Cache = []
         self._sampler: RowSampler | None = None
 
-    def advance(self, loaded: LoadedModel) -> bool:
+    def advance(self, loaded: ModelForTexts) -> bool:
         """Compute a prompt chunk or up to `PASSES` answer tokens. Return whether decoding is
         complete.
 
@@ -89,7 +89,7 @@ class PlainDecoding:
         self._cache = []
         return True
 
-    def _make_room(self, loaded: LoadedModel) -> None:
+    def _make_room(self, loaded: ModelForTexts) -> None:
         """Evict prefixes if the KV cache would exceed the soft limit of memory. Raises
         Overloaded.
         """
@@ -108,7 +108,7 @@ class PlainDecoding:
         """Answer tokens not chosen yet."""
         return len(self._tokens) - 1 - self._read
 
-    def _choose_some(self, loaded: LoadedModel) -> list[_Place]:
+    def _choose_some(self, loaded: ModelForTexts) -> list[_Place]:
         places: list[_Place] = []
         while len(places) < PASSES and self._left and self.wrong_end is None:
             places.append(self._choose(loaded))
@@ -116,7 +116,7 @@ class PlainDecoding:
                 break
         return places
 
-    def _choose(self, loaded: LoadedModel) -> _Place:
+    def _choose(self, loaded: ModelForTexts) -> _Place:
         """Read the newest known token and choose the next, without waiting for the device."""
         sampler, request = self._sampler, self._request
         assert sampler is not None

@@ -175,7 +175,7 @@ class BudgetMask:
     ) -> None:
         self._model, self._markers = model, markers
         self.budget, self._inner = budget, inner
-        self._place = self._closed(_Place(splitter))
+        self._place = self._with_closing(_Place(splitter))
         self._history: deque[_Place] = deque(maxlen=_ROLLBACK)
 
     @property
@@ -240,9 +240,9 @@ class BudgetMask:
         after = _Place(splitter, decoder.getstate()[0], token, spent)
         if place.forced[:1] == (token,) and len(place.forced) > 1:
             return replace(after, forced=place.forced[1:])
-        return self._closed(after)
+        return self._with_closing(after)
 
-    def _closed(self, place: _Place) -> _Place:
+    def _with_closing(self, place: _Place) -> _Place:
         if not place.splitter.thinking or place.spent < self.budget:
             return place
         markers = self._markers

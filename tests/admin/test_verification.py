@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.engine.loop import LoadedModel
+from omlx.engine.loop import ModelForTexts
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 from tests.storage import homes
@@ -112,7 +112,7 @@ def test_a_verification_ends_with_its_browser(server: Administered) -> None:
 
 def test_an_answer_whose_cache_does_not_fit_is_refused(server: Administered) -> None:
     def limit(size: int | None) -> None:
-        def configure(loaded: LoadedModel) -> None:
+        def configure(loaded: ModelForTexts) -> None:
             loaded.memory.configure(size, 0)
 
         server.running.engine.read_text(TARGET, configure).result()

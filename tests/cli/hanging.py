@@ -19,10 +19,10 @@ from omlx.cli.serve import command as serve
 from omlx.cli.serve import ending
 from omlx.engine.device.runner import Launch, Runner
 from omlx.engine.step.plan import Read
-from omlx.engine.work import Bounds, Watchdog
+from omlx.engine.work import HangBounds, Watchdog
 from omlx.errors import EngineDead
 
-SHORT: Final = Bounds(known_s=0.3, unknown_s=0.3)
+SHORT: Final = HangBounds(known_s=0.3, unknown_s=0.3)
 FOLDER: Final = Path(sys.argv[1])
 DRAINS_SHORTLY: Final = (FOLDER / "short-drain").exists()
 

@@ -185,7 +185,7 @@ def embedded(
             bench.step()
         if device is not None and device.strikes("text"):
             device.fail_next()
-        if text.step(loop.loaded, MemoryGuard()):
+        if text.step(loop.for_texts, MemoryGuard()):
             return text.vector
 
 

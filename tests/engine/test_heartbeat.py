@@ -6,12 +6,12 @@ import pytest
 
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
-from omlx.engine.work import LOOK_S, SLOWER, Bounds, Heartbeat, Watchdog, step_estimate
+from omlx.engine.work import LOOK_S, SLOWER, HangBounds, Heartbeat, Watchdog, step_estimate
 from omlx.errors import EngineDead
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
 
-BOUNDS = Bounds()
+BOUNDS = HangBounds()
 
 
 class Watched:

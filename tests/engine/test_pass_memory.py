@@ -127,9 +127,9 @@ def test_a_prompt_whose_shortest_pass_does_not_fit_is_refused_with_the_longest_t
 def test_what_passes_take_is_learned() -> None:
     with bounded(160 << 20) as (memory, _):
         loop = loop_of(128, memory)
-        expected = loop.loaded.chunk.activations.estimate(900, TOKENS)
+        expected = loop.for_texts.chunk.activations.estimate(900, TOKENS)
         Bench(loop).run(asked())
-        learned = loop.loaded.chunk.activations.estimate(900, TOKENS)
+        learned = loop.for_texts.chunk.activations.estimate(900, TOKENS)
     assert expected is not None
     assert learned is not None
     # A CPU writes the softmax over the scores, of which two are expected to exist.

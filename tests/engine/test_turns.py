@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from omlx.engine.types import HELD
+from omlx.engine.types import URGENCY_RATIO
 from omlx.engine.work import Turns
 
 
@@ -41,7 +41,7 @@ def test_a_less_urgent_model_has_a_share_of_the_time(step_s: float) -> None:
     typed, background = Model(0, 0.01), Model(10, step_s)
     drive([background, typed], 200.0)
     share = background.steps * step_s / (typed.steps * 0.01)
-    assert 0.5 / HELD < share <= 1.1 / HELD + 2 * step_s / 200.0
+    assert 0.5 / URGENCY_RATIO < share <= 1.1 / URGENCY_RATIO + 2 * step_s / 200.0
 
 
 def test_a_model_that_frees_memory_is_not_held() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omlx.engine.piece import Layout, Room
+from omlx.engine.piece import Layout, ModelRoom
 from omlx.measure import sample
 from omlx.measure.benchmark import (
     ANSWER_TOKENS,
@@ -29,8 +29,8 @@ MIB = 1 << 20
 BOTH = (Mode.PLAIN, Mode.DRAFTED)
 
 
-def room(context: int = 200_000, rows: int = 8, free_bytes: int | None = None) -> Room:
-    return Room(context, rows, Layout(1024), free_bytes)
+def room(context: int = 200_000, rows: int = 8, free_bytes: int | None = None) -> ModelRoom:
+    return ModelRoom(context, rows, Layout(1024), free_bytes)
 
 
 def test_everything_is_measured_where_there_is_room() -> None:

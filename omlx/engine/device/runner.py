@@ -151,7 +151,7 @@ class Runner:
                 else:
                     self._apply_one(op, step.loads)
             if outcome.error is not None:
-                failed.update(dict.fromkeys(self._rows_of(op), outcome.error))
+                failed.update(dict.fromkeys(self._rows_to_fail(op), outcome.error))
         launch.moved = self.caches.kept.take_moved()
 
     def _apply_one(self, op: CacheOp, loads: Mapping[int, Loaded]) -> None:
@@ -165,7 +165,7 @@ class Runner:
         elif isinstance(op, Forget) and self.vision is not None:
             self.vision.forget(op)
 
-    def _rows_of(self, op: CacheOp) -> Iterable[int]:
+    def _rows_to_fail(self, op: CacheOp) -> Iterable[int]:
         """The rows that end if an operation fails."""
         if isinstance(op, Merge):
             return op.rows
@@ -200,8 +200,8 @@ class Runner:
     def _prefill(self, window: Window, launched: ForwardPass) -> None:
         tokens = mx.array(self._known(window), mx.uint32)
         logits = self.caches.read(launched.forward, partial(self._logits, (window,), tokens[None]))
-        if window.end is not None:
-            following = mx.concatenate([tokens[1:], mx.array([window.end], mx.uint32)])
+        if window.next_token is not None:
+            following = mx.concatenate([tokens[1:], mx.array([window.next_token], mx.uint32)])
             top = self._rows[window.row].prompt_logprobs or 0
             self._score(launched, logits[0], following, top)
         states = [layer.state for layer in self.caches.single[window.row].layers]

@@ -109,8 +109,8 @@ class DiskTier:
         self.hits += 1
         self.hit_tokens += tokens
 
-    def restored(self, pieces: Iterable[Piece]) -> None:
-        """These pieces came from disk."""
+    def mark_stored(self, pieces: Iterable[Piece]) -> None:
+        """Note pieces that came from disk: they are not written again."""
         self._known.update(piece.id for piece in pieces)
 
     def pump(self, *, busy: bool) -> None:

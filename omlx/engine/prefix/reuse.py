@@ -13,7 +13,6 @@ its cache holds is saved. Pure Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from collections.abc import Sequence as Tokens
 from typing import Final, TypeAlias
 
 from omlx.engine.disk.tier import LOAD_BYTES, Disk
@@ -80,7 +79,7 @@ class PrefixReuse:
             return None  # images move the ends of chunks
         return self.longest(row.tokens, row.request.prompt_n)
 
-    def longest(self, tokens: Tokens[int], prompt: int) -> PrefixMatch | None:
+    def longest(self, tokens: Sequence[int], prompt: int) -> PrefixMatch | None:
         """Return the longest prefix of `tokens`, the first `prompt` of which are a prompt."""
         if self._bounds is None:
             return self.index.match(tokens)
@@ -89,7 +88,7 @@ class PrefixReuse:
             match = self.index.match(tokens[: self._bounds.floor(match.length) + 1])
         return match
 
-    def cached_length(self, tokens: Tokens[int]) -> int:
+    def cached_length(self, tokens: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt would be restored. Modifies nothing."""
         found = None if self.off_reason is not None else self.longest(tokens, len(tokens))
         return 0 if found is None else found.length
@@ -107,7 +106,7 @@ class PrefixReuse:
         self._saved[row.id] = match.length
         return [Restore(row.id, match.pieces, match.length, len(row.tokens))]
 
-    def restored(self, row: Row, length: int, room: Room) -> list[CacheOp]:
+    def save_loaded(self, row: Row, length: int, room: Room) -> list[CacheOp]:
         """Save the first `length` tokens of a row, which came from disk, within `room`."""
         assert self.disk is not None
         self.disk.count_hit(length)
@@ -115,7 +114,7 @@ class PrefixReuse:
         ops = self._save(row, length, room)
         for op in ops:
             if isinstance(op, Save):
-                self.disk.restored(op.pieces)
+                self.disk.mark_stored(op.pieces)
         return ops
 
     def chunk(self, row: Row, budget: int) -> int:
@@ -123,7 +122,7 @@ class PrefixReuse:
         position to save at."""
         start = row.computed
         end = start + min(budget, row.pending - 1)
-        for stop in (self._branches.get(row.id, 0), self._end(row)):
+        for stop in (self._branches.get(row.id, 0), self._last_save(row)):
             if start < stop < end:
                 end = stop
         return end - start
@@ -139,11 +138,11 @@ class PrefixReuse:
             return 1
         if self.layout.resumes_anywhere:
             return TAIL
-        return max(1, min(TAIL, row.prompt_len - self._end(row)))
+        return max(1, min(TAIL, row.prompt_len - self._last_save(row)))
 
     def after_chunk(self, row: Row, room: Room) -> list[CacheOp]:
         """Save the prompt where a chunk ended at a position to save at, within `room`."""
-        at, end = row.computed, self._end(row)
+        at, end = row.computed, self._last_save(row)
         since = at - self._saved.get(row.id, 0)
         between = at < end and not self.layout.resumes_anywhere and since >= self.layout.interval
         ends = self.layout.resumes_anywhere and 1 < row.pending <= row.tail
@@ -163,7 +162,7 @@ class PrefixReuse:
         self._branches.pop(row.id, None)
         return ops
 
-    def write(self, tokens: Tokens[int]) -> None:
+    def write(self, tokens: Sequence[int]) -> None:
         """Have the longest cached prefix of `tokens` written to disk, however short."""
         match = self.index.match([*tokens, 0])
         if match is not None and self.disk is not None:
@@ -211,7 +210,7 @@ class PrefixReuse:
         scored = row.request.prompt_logprobs is not None
         return self.off_reason is not None or scored or row.cold
 
-    def _end(self, row: Row) -> int:
+    def _last_save(self, row: Row) -> int:
         last, stable = row.prompt_len - 1, row.request.stable
         if self._bounds is not None:
             last = self._bounds.floor(row.request.prompt_n - 1)
@@ -231,7 +230,7 @@ class PrefixReuse:
         at = (self.index.shared(row.tokens) - BRANCH_TOKENS) // block * block
         if self._bounds is not None:
             at = self._bounds.floor(at)
-        return at if cached + block <= at < self._end(row) else 0
+        return at if cached + block <= at < self._last_save(row) else 0
 
     def _save(self, row: Row, length: int, room: Room, *, lasting: bool = False) -> list[CacheOp]:
         """Save the first `length` tokens, which the row's cache holds; on disk too if `lasting`."""
@@ -256,7 +255,7 @@ class PrefixReuse:
         return [Evict(pieces)] if pieces else []
 
 
-class Opening:
+class RowStarter:
     """Starts the rows of one model. `started` is called with each one before its prompt is read."""
 
     def __init__(self, prefix: PrefixReuse, started: Callable[[Row], None]) -> None:
@@ -284,7 +283,7 @@ class Opening:
         """Whether something has come from disk for a row."""
         return self._next(running) is not None
 
-    def restore(self, running: Sequence[Row], pending: PendingOps, room: Room) -> dict[int, Loaded]:
+    def take(self, running: Sequence[Row], pending: PendingOps, room: Room) -> dict[int, Loaded]:
         """Take what has come from disk for a row, and start the row when it is complete; its prefix
         is then saved within `room`. Return the records that the next operations load, by row.
         """
@@ -300,7 +299,7 @@ class Opening:
         if length > _length(match):
             self._start(row, length)
             pending.next.append(Load(row_id, length, row.prompt_len))
-            pending.next += self._prefix.restored(row, length, room)
+            pending.next += self._prefix.save_loaded(row, length, room)
         else:
             self._start(row, _length(match))
             pending.next += [Load(row_id, 0), *self._prefix.restore(row, match)]

@@ -56,7 +56,7 @@ class Proposal:
         return [self, replace(self, lag=self.lag + self.skipped, skipped=0, restarts=True)]
 
     @property
-    def record(self) -> str:
+    def acceptance_key(self) -> str:
         """Name under which acceptance is counted: a model that reads less is right less often."""
         return self.drafter + PROMPT_END if self.skipped else self.drafter
 

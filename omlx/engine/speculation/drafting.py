@@ -177,12 +177,12 @@ class PassChoice:
 
     def count(self, cost_model: CostModel) -> None:
         """Have the policies of the rows count this decision, and the cost model the pass."""
-        settled = any(row.choice.settled for row in self.rows)
-        if self.measures or (self.drafts and not settled):
+        unconditional = any(row.choice.unconditional for row in self.rows)
+        if self.measures or (self.drafts and not unconditional):
             context = longest_of([row.record for row in self.rows])
             cost_model.count_pass(len(self.rows), context, measures=self.measures)
         for record, proposals, choice in self.rows:
-            if proposals and not choice.settled:
+            if proposals and not choice.unconditional:
                 with isolate(record.disable):
                     record.policy.record(proposals, choice)
 
@@ -218,8 +218,8 @@ class Drafting:
         decision = rows[0].choice.best.decision
         if len(rows) > 1:
             decision = step.decide([row.choice.best.forecast for row in rows])
-        settled = any(row.choice.settled for row in rows)
-        measures = decision.pays and not settled
+        unconditional = any(row.choice.unconditional for row in rows)
+        measures = decision.pays and not unconditional
         measures = measures and cost_model.plain_due(len(rows), context, decision.speedup)
         drafts: list[tuple[RowRecord, Proposal, int]] = []
         for record, _, choice in rows if decision.pays and not measures else ():

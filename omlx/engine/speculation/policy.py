@@ -69,13 +69,13 @@ class Candidate(NamedTuple):
 class Choice(NamedTuple):
     """The best candidate of a row, and those that were compared.
 
-    `probe`: the best is a trial; `settled`: drafted whatever it costs.
+    `probe`: the best is a trial; `unconditional`: drafted whatever it costs.
     """
 
     best: Candidate
     evaluated: tuple[Candidate, ...] = ()
     probe: bool = False
-    settled: bool = False
+    unconditional: bool = False
 
 
 def plain(pending: int) -> Candidate:
@@ -109,9 +109,9 @@ class RowPolicy:
     def due(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals to evaluate in this decision: evaluation takes time too.
 
-        The first one alone if it is settled: drafted whatever it costs.
+        The first one alone if it is unconditional: drafted whatever it costs.
         """
-        if self._settled(proposals):
+        if self._is_unconditional(proposals):
             return proposals[0].readings[-1:]
         due = []
         for proposal in chain.from_iterable([p.readings for p in proposals]):
@@ -126,11 +126,11 @@ class RowPolicy:
         `proposals` are due. A row that shares its pass is not probed. Modifies nothing: `record`
         does, once a step.
         """
-        if self._settled(proposals):
+        if self._is_unconditional(proposals):
             longest = min(proposals[0].max_length, self.draft_length.max)
             forecast = certain(pending, longest, fixed=self._fixed or step.rows == 1)
             candidate = Candidate(proposals[0], forecast, step.decide([forecast]))
-            return Choice(candidate, settled=True)
+            return Choice(candidate, unconditional=True)
         if not step.plain_s:
             return Choice(plain(pending))
         candidates = tuple([self.evaluate(proposal, pending, step) for proposal in proposals])
@@ -147,7 +147,7 @@ class RowPolicy:
         return Candidate(proposal, forecast, step.decide([forecast]))
 
     def record(self, proposals: Sequence[Proposal], choice: Choice) -> None:
-        """Count a decision among `proposals`, due or not, that a step keeps to; none is settled."""
+        """Count a step's decision among `proposals`, due or not. Not for unconditional ones."""
         for proposal in chain.from_iterable([p.readings for p in proposals]):
             record, index = self.record_of(proposal), bin_of(proposal.match, 0)
             record.idle += 1
@@ -168,7 +168,7 @@ class RowPolicy:
         if best is not None and choice.best.decision.pays and not choice.probe:
             self.record_of(best).idle = 0
 
-    def _settled(self, proposals: Sequence[Proposal]) -> bool:
+    def _is_unconditional(self, proposals: Sequence[Proposal]) -> bool:
         """Whether the first proposal is drafted whatever it costs."""
         return bool(proposals) and (self._fixed or proposals[0].certain)
 
@@ -288,12 +288,12 @@ class RowPolicy:
 
     def record_of(self, proposal: Proposal) -> DrafterRecord:
         """Return the drafter's record; a new one begins with the model's history."""
-        record = self.records.get(proposal.record)
+        record = self.records.get(proposal.acceptance_key)
         if record is None:
             start = CONFIG.match_rates if proposal.match else (CONFIG.draft_rate,)
-            prior = self._history.acceptance.setdefault(proposal.record, Acceptance(start))
+            prior = self._history.acceptance.setdefault(proposal.acceptance_key, Acceptance(start))
             record = DrafterRecord(Acceptance(prior.start, prior), prior.poor)
-            self.records[proposal.record] = record
+            self.records[proposal.acceptance_key] = record
         return record
 
     def state(self, drafter: str) -> tuple[GateState, Reason | None]:

@@ -60,8 +60,8 @@ class Speculator:
     def __post_init__(self) -> None:
         self._drafting.widest = self.widest
 
-    def refusal(self, row: Row, paused: Reason | None = None) -> Reason | None:
-        """Return why a row may not draft, or None; `paused` says why rows in its place may not."""
+    def refusal(self, row: Row, batch_refusal: Reason | None = None) -> Reason | None:
+        """Return why a row may not draft, or None. `batch_refusal` is that of its batch."""
         if row.request.speculation.strategy.off:
             return REQUESTED
         if self.off_reason is not None:
@@ -71,7 +71,7 @@ class Speculator:
             strategy = row.request.speculation.strategy
             missing = (why for kind, why in self.missing.items() if strategy.clause(kind))
             return next(chain(record.off_reasons.values(), missing), MISSING[DRAFT_MODEL])
-        return paused
+        return batch_refusal
 
     def open(self, row: Row) -> None:
         """Let the drafters of a row begin, before its prompt is read."""
@@ -82,9 +82,9 @@ class Speculator:
             with isolate(record.disable_one, drafter):
                 drafter.open(row)
 
-    def record_refusal(self, row: Row, paused: Reason | None = None) -> bool:
+    def record_refusal(self, row: Row, batch_refusal: Reason | None = None) -> bool:
         """Store why the row may not draft, which `reason` reports. Return whether it may not."""
-        self._refused[row.id] = self.refusal(row, paused)
+        self._refused[row.id] = self.refusal(row, batch_refusal)
         return self._refused[row.id] is not None
 
     def wants(self, rows: Sequence[Row]) -> bool:

@@ -84,7 +84,7 @@ class ModelMemory:
     @property
     def activations(self) -> int:
         prompts = [s.prompt_len for s in self._running if s.status is Status.PREFILL]
-        return self._planner.chunk.least(max(prompts, default=0))
+        return self._planner.chunk.min_activations(max(prompts, default=0))
 
     @property
     def copied(self) -> int:

@@ -164,9 +164,9 @@ class Window:
         start ── pending ──┬── draft_n       in the cache before the pass: `start` tokens
                            └─ samples draft_n + 1 positions, from start + pending on
 
-    A prefill chunk (`sample` False) samples nothing; if `end`, the prompt's next token, is given,
-    it scores its own tokens but the first, and that one. `history` holds the tokens
-    before `start` that penalties look at.
+    A prefill chunk (`sample` False) samples nothing; if the prompt's `next_token` is
+    given, it scores its own tokens but the first, and that one. `history` holds the tokens before
+    `start` that penalties look at.
     """
 
     row: int
@@ -177,7 +177,7 @@ class Window:
     drafter: str | None = None
     sample: bool = True
     history: tuple[int, ...] = ()
-    end: int | None = None
+    next_token: int | None = None
 
     @cached_property
     def pending(self) -> int:

@@ -120,7 +120,7 @@ class Planner:
         if prompts:
             chunks, looks = self._prefill(prompts, decoding)
         beside = len(decoding)  # rows that decode or wait for a slice
-        if chunks and self._gives_way(prompts, decoding):
+        if chunks and self._decoding_waits(prompts, decoding):
             decoding, beside, self.pacing.holding = (), 0, True
         elif chunks and self.pacing.timed:
             decoding = ()
@@ -148,7 +148,7 @@ class Planner:
         if not windows:
             return
         context = max(window.start + window.width for window in windows)
-        if len(windows) > 1 or windows[0].end is not None:
+        if len(windows) > 1 or windows[0].next_token is not None:
             activations = None  # of several passes, or with logits
         if activations is not None:
             activations -= read * self._prefix.layout.row_bytes  # the KV cache, which stays
@@ -190,8 +190,8 @@ class Planner:
             self.speculator.decode_plainly(rows)
             return {}
         batched = rows[0].id in self._batch.members
-        paused = self._batch.no_uneven if batched else None
-        refused = [self.speculator.record_refusal(row, paused) for row in rows]
+        batch_refusal = self._batch.no_uneven if batched else None
+        refused = [self.speculator.record_refusal(row, batch_refusal) for row in rows]
         drafts: dict[int, Draft] = {}
         if not all(refused) and self._batch.may_draft(rows[0].id, decoding):
             with isolate() as outcome:  # the rows continue without their drafters
@@ -221,7 +221,7 @@ class Planner:
             history=seen,
         )
 
-    def _gives_way(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
+    def _decoding_waits(self, prompts: Sequence[Row], decoding: Sequence[Row]) -> bool:
         """Whether all decoding rows wait for a prompt: less urgent ones, and those that came with
         the prompt.
         """
@@ -261,7 +261,7 @@ class Planner:
                 continue
             *tokens, end = row.tokens[start : start + chunk + 1]
             following = end if scored else None
-            window = Window(row.id, start, tuple(tokens), sample=False, end=following)
+            window = Window(row.id, start, tuple(tokens), sample=False, next_token=following)
             forwards.append(Forward((window,)))
             budget -= chunk
             read += chunk

@@ -165,7 +165,7 @@ class Activations:
 FitPass: TypeAlias = Callable[[int, int], int]
 """Takes a position and a number of tokens; returns how many of these the next pass reads."""
 
-Room: TypeAlias = Callable[[int], int | None]
+PassRoom: TypeAlias = Callable[[int], int | None]
 """Takes the bytes that a pass wants; returns those that it may take now, None for no limit."""
 
 FIRST: Final = 128
@@ -206,7 +206,7 @@ class PrefillChunk:
     """
 
     def __init__(
-        self, limits: Limits, activations: Activations, room: Room = lambda wanted: None
+        self, limits: Limits, activations: Activations, room: PassRoom = lambda wanted: None
     ) -> None:
         first, gpu = limits.prefill_first, activations.kernels != "none"
         self.activations = activations
@@ -261,7 +261,7 @@ class PrefillChunk:
             return True
         return nbytes > room // 8 and self._proven(wanted) < wanted
 
-    def least(self, context: int) -> int:
+    def min_activations(self, context: int) -> int:
         """Return the activations of the shortest pass at the end of a context; 0 if unknown."""
         if not context:
             return 0

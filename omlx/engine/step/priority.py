@@ -15,7 +15,7 @@ from typing import Final
 
 from omlx.engine.speculation.cost_model import LatencyTable
 from omlx.engine.step.row import Row, Status
-from omlx.engine.types import HELD, Limits
+from omlx.engine.types import URGENCY_RATIO, Limits
 
 STARVATION_S: Final = 30.0
 """Seconds without a row, after which a request precedes more urgent ones."""
@@ -111,9 +111,9 @@ class PromptOrder:
 
     def joint(self, prompt: Row, begun: Iterable[Row]) -> int:
         """Return how many tokens of a prompt to read before rows that have begun continue."""
-        return min(self._patience(row, prompt) for row in begun)
+        return min(self._tokens_to_wait(row, prompt) for row in begun)
 
-    def _patience(self, row: Row, prompt: Row) -> int:
+    def _tokens_to_wait(self, row: Row, prompt: Row) -> int:
         equal = row.request.priority == prompt.request.priority
         if not equal or row.clock.first_token < prompt.clock.admitted:
             return 0
@@ -129,10 +129,10 @@ class PromptOrder:
     def first(self, running: Iterable[Row]) -> list[Row]:
         """Return the prompts of the most urgent rows, for the next step.
 
-        After `HELD` steps, those of the next priority come before them.
+        After `URGENCY_RATIO` steps, those of the next priority come before them.
         """
         groups = _by_priority(running)
-        if len(groups) > 1 and self._steps >= HELD:
+        if len(groups) > 1 and self._steps >= URGENCY_RATIO:
             return [*groups[1], *groups[0]]
         return groups[0] if groups else []
 
@@ -173,7 +173,7 @@ class PrefillPacing:
     (drafts, overlapping steps of a CPU). It takes `pause_s`, or a longer decode step; afterwards
     the rows decode as long, and so keep half of their pace. The size in tokens follows from earlier
     slices, at first from the cost model. Rows beside a more urgent prompt get a twentieth of the
-    time (`HELD`).
+    time (`URGENCY_RATIO`).
 
     Without `pause_s` in `limits` nothing is timed. `table` has the seconds of earlier passes.
     """
@@ -205,7 +205,7 @@ class PrefillPacing:
     @property
     def holds(self) -> bool:
         """Whether less urgent rows wait for a prompt, or its first token, in the next step."""
-        return self.timed and self._held_s < HELD * (self._step_s or UNKNOWN_STEP_S)
+        return self.timed and self._held_s < URGENCY_RATIO * (self._step_s or UNKNOWN_STEP_S)
 
     def tokens(self, context: int) -> int:
         """Return the tokens of the next slice, behind `context` others."""

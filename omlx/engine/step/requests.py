@@ -50,7 +50,7 @@ class AdmissionQueue:
     _blocked: Row | None = None  # a head that did not fit
     _blocked_version: int = 0  # of the guard, then
     _next: Row | None = None  # for which a row gave way
-    _rows: int = 0
+    _newest_id: int = 0  # of a row
 
     def __post_init__(self) -> None:
         self.used_at = self._clock()
@@ -68,7 +68,7 @@ class AdmissionQueue:
         if request.mask is not None and self.limits.missing_ids:
             mask = KnownTokensMask(request.mask, self.limits.vocab_size)
             request = replace(request, mask=mask)
-        layout, least = self._prefix.layout, self._chunk.least
+        layout, least = self._prefix.layout, self._chunk.min_activations
         check_fits(self.memory, request, layout, self.pinned_weights, least)
         waiting, limit = len(self.waiting), self.limits.max_waiting
         if waiting >= limit:
@@ -76,24 +76,24 @@ class AdmissionQueue:
         end = self.limits.context_length
         if request.max_tokens is not None:
             end = min(end, request.prompt_n + request.max_tokens)
-        self._rows += 1
+        self._newest_id += 1
         self.used_at = self._clock()
         clock = Clock(submitted=self.used_at)
         tokens, since = list(request.tokens), self.used_at
-        self.waiting.append(Row(self._rows, request, tokens, end, clock, waiting_since=since))
+        self.waiting.append(Row(self._newest_id, request, tokens, end, clock, waiting_since=since))
 
     def requeue(self, row: Row, *, cold: bool) -> None:
         """Have the tokens of a row that was given up computed again, before other requests."""
-        self._rows += 1
+        self._newest_id += 1
         since = wait_begins(row, self._clock())
-        self.waiting.insert(0, row.again(self._rows, since, cold=cold))
+        self.waiting.insert(0, row.as_restarted(self._newest_id, since, cold=cold))
 
     def displace(self, row: Row, speculator: Speculator) -> None:
         """Have a displaced row wait, before others of equal priority."""
-        self._rows += 1
+        self._newest_id += 1
         self._next = self._next_or(most_urgent(self.waiting, ()))
         drafters, since = drafter_stats(row, speculator), wait_begins(row, self._clock())
-        self.waiting.insert(0, row.later(self._rows, since, drafters))
+        self.waiting.insert(0, row.as_displaced(self._newest_id, since, drafters))
 
     def displaceable(self, running: Sequence[Row], *, freeing: bool) -> Row | None:
         """Return the row to give way to a waiting request, if any.
@@ -105,7 +105,7 @@ class AdmissionQueue:
         head = self._next_or(most_urgent(self.waiting, running))
         full = len(running) >= self.limits.max_rows
         blocked = self._is_blocked(head) and not freeing
-        if not (full or blocked) or self._prefix_is_read(head, running):
+        if not (full or blocked) or self._sibling_reads(head, running):
             return None
         return least_urgent(running, head.request.priority, self._clock())
 
@@ -114,7 +114,7 @@ class AdmissionQueue:
         if not self.waiting or len(running) >= self.limits.max_rows:
             return False
         head = self._head(running)
-        return not self._is_blocked(head) and not self._prefix_is_read(head, running)
+        return not self._is_blocked(head) and not self._sibling_reads(head, running)
 
     def changes(self, running: list[Row]) -> bool:
         """Whether a request may be judged, or displaces a row."""
@@ -132,7 +132,7 @@ class AdmissionQueue:
         while self.may_admit(running):
             head = self._head(running)
             need = need_of(head)
-            activations, since = self._chunk.least(head.prompt_len), head.clock.submitted
+            activations, since = self._chunk.min_activations(head.prompt_len), head.clock.submitted
             verdict = self.memory.admit(client, head.request, need, since, activations)
             if verdict is Verdict.NEXT_STEP:
                 return
@@ -185,7 +185,7 @@ class AdmissionQueue:
         """Whether a request has found no memory, and nothing has changed since."""
         return head is self._blocked and self._blocked_version == self.memory.version
 
-    def _prefix_is_read(self, head: Row, running: Iterable[Row]) -> bool:
+    def _sibling_reads(self, head: Row, running: Iterable[Row]) -> bool:
         """Whether a running sibling choice reads the same prompt, which `head` can then restore."""
         request = head.request
         if not request.sampling.choice or request.prompt_logprobs is not None:

@@ -154,7 +154,7 @@ class Row:
         return self.end - len(self.tokens) - self.unread
 
     @property
-    def filled(self) -> bool:
+    def prefill_done(self) -> bool:
         """Whether its prompt is in the cache but for the last token, and nothing is generated."""
         computed = self.status is Status.PREFILL and not self.restoring and self.pending == 1
         return computed and self.request.prefill_only
@@ -184,13 +184,13 @@ class Row:
             self.move(Status.PREFILL)
         self.begin_decode()
 
-    def again(self, new_id: int, since: float, *, cold: bool) -> Row:
+    def as_restarted(self, new_id: int, since: float, *, cold: bool) -> Row:
         """Return a row, waiting `since`, that computes the same tokens again and continues."""
         row = self._waiting(new_id, since)
         row.restarts, row.restarted_at, row.cold = self.restarts + 1, len(self.tokens), cold
         return row
 
-    def later(self, new_id: int, since: float, earlier: dict[str, DrafterStats]) -> Row:
+    def as_displaced(self, new_id: int, since: float, earlier: dict[str, DrafterStats]) -> Row:
         """Return a row, waiting `since`, to continue behind the tokens of this displaced row."""
         row = self._waiting(new_id, since)
         row.displaced, row.earlier = self.displaced + 1, earlier

@@ -15,7 +15,7 @@ from itertools import chain
 
 from omlx.engine.device_errors import DeviceFault, isolate, kind_of
 from omlx.engine.memory import MemoryGuard
-from omlx.engine.prefix.reuse import Opening, PrefixReuse
+from omlx.engine.prefix.reuse import PrefixReuse, RowStarter
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.step.model_memory import ModelMemory
 from omlx.engine.step.plan import (
@@ -85,7 +85,7 @@ class Scheduler:
         chunk = PrefillChunk(limits, activations or Activations(), self.memory.pass_room)
         self.queue = AdmissionQueue(limits, prefix, self.looks, self.memory, clock, chunk)
         self.planner = Planner(limits, self.batch, prefix, speculator, self.looks, chunk)
-        self.opening = Opening(prefix, self.planner.open)
+        self.starter = RowStarter(prefix, self.planner.open)
         self.running: list[Row] = []
         self._traits, self._sizes, self._clock = traits, sizes, clock
         self.ops = PendingOps()
@@ -119,7 +119,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        if self.opening.active(self.running) or self.ops.next or self._in_flight or self._cancelled:
+        if self.starter.active(self.running) or self.ops.next or self._in_flight or self._cancelled:
             return True
         return bool(self.queue.refused) or self.queue.may_admit(self.running)
 
@@ -137,7 +137,7 @@ class Scheduler:
             decoding = self.decoding
         # Runs from disk start a row: only where no row has a token in flight.
         waits = self._in_flight is None and len(decoding) < len(self.running)
-        loads = self.opening.restore(self.running, self.ops, self.memory.headroom) if waits else {}
+        loads = self.starter.take(self.running, self.ops, self.memory.headroom) if waits else {}
         turn = self.planner.turn(self.decoding if loads else decoding)
         self.ops.next += self.batch.arrange(turn) if turn else []
         step = self.planner.plan(self.running, turn, self.ops.next)
@@ -152,8 +152,8 @@ class Scheduler:
         if self.ops.next or self._cancelled or self.queue.changes(self.running):
             return True
         if len(decoding) < len(self.running):
-            filled = any(row.filled for row in self.running)
-            if filled or self.opening.arrived(self.running):
+            done = any(row.prefill_done for row in self.running)
+            if done or self.starter.arrived(self.running):
                 return True
         return self.planner.must_commit_first(in_flight, self.running, decoding)
 
@@ -172,7 +172,7 @@ class Scheduler:
 
     def _open(self, row: Row) -> None:
         row.clock.admitted = row.clock.admitted or self._clock()
-        self.ops.next += self.opening.open(row)
+        self.ops.next += self.starter.open(row)
         row.finish_tag = self.planner.order.enter(row, self.running)
         self.running.append(row)
 
@@ -264,7 +264,7 @@ class Scheduler:
         return events
 
     def reap(self) -> list[Event]:
-        """End cancelled, refused and filled requests. Requires that no step is in flight."""
+        """End cancelled, refused and prefilled requests. Requires that no step is in flight."""
         events, self.queue.refused = self.queue.refused, []
         cancelled, self._cancelled = self._cancelled, set()
         removed = self.queue.remove(cancelled) if cancelled else ()
@@ -272,7 +272,7 @@ class Scheduler:
             if row.request.id in cancelled:
                 self.queue.unblock()
                 events.append(self._finish(row, FinishReason.CANCELLED, None))
-            elif row.filled:
+            elif row.prefill_done:
                 row.clock.tick(self._clock())
                 self.speculator.observe_prefill(row, alone=len(self.running) == 1)
                 events.append(self._finish(row, FinishReason.LENGTH, None))
@@ -353,7 +353,7 @@ class Scheduler:
         self._ended = True
         if not admitted:
             return
-        self.opening.drop(row_id)
+        self.starter.drop(row_id)
         client, freed = self.memory_client, self._sizes.row_bytes(row_id)
         keep = proven and (row_id not in self.batch.members or client.may_copy(row_id))
         self.ops.next += self.batch.remove(row_id, keep_cache=keep)

@@ -66,9 +66,9 @@ def test_a_pass_is_never_shorter_than_what_is_sensible() -> None:
     full = learned(0)
     assert full.fit_alone(10_000, 2000) == FLOOR
     assert full.fit_alone(10_000, 5) == 5
-    assert full.least(10_000) == full.activations.estimate(FLOOR, 10_000)
-    assert full.least(3) == full.activations.estimate(3, 3)
-    assert full.least(0) == 0
+    assert full.min_activations(10_000) == full.activations.estimate(FLOOR, 10_000)
+    assert full.min_activations(3) == full.activations.estimate(3, 3)
+    assert full.min_activations(0) == 0
 
 
 def test_passes_of_one_step_share_the_room() -> None:

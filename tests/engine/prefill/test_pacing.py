@@ -11,7 +11,7 @@ import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
 from omlx.engine.step.priority import FIRST, MAX_JOINT, MAX_OWED_S, SMALLEST, PrefillPacing
-from omlx.engine.types import HELD, Finished, Limits
+from omlx.engine.types import URGENCY_RATIO, Finished, Limits
 from tests.engine.device import Desk, answer, ask
 
 PAUSE_S = 0.2
@@ -270,7 +270,7 @@ def test_less_urgent_rows_wait_while_a_prompt_is_read_but_not_for_good(rows: int
     seconds = driven.until_first("typed")
     steps = len(driven.desk.said("slow")) - before
     assert steps >= 1
-    assert steps * machine.step_s <= seconds / HELD + 2 * machine.step_s
+    assert steps * machine.step_s <= seconds / URGENCY_RATIO + 2 * machine.step_s
     alone = sum(machine.slice_s(tokens) for _, tokens, _ in driven.log[start:] if tokens)
     assert seconds <= 1.1 * alone
 
@@ -287,7 +287,7 @@ def test_less_urgent_rows_wait_for_a_first_token_too_but_not_for_good() -> None:
     assert alone >= 50
     steps = len(driven.desk.said("slow")) - before
     typed_s = sum(seconds for rows, _, seconds in driven.log[start:] if rows < 2)
-    assert steps >= typed_s / (HELD * MACHINES["8b"].step_s) - 1
+    assert steps >= typed_s / (URGENCY_RATIO * MACHINES["8b"].step_s) - 1
 
 
 @pytest.mark.parametrize(("prompts", "steps"), [(1, 12), (2, 40)])

@@ -222,7 +222,7 @@ class DraftPrefixes:
         self._evict(evicted)
         cache = assemble(self._make_cache(), payloads, len(words), len(words))
         self._kept.keep(cache, pieces, payloads)
-        self._disk.restored(pieces)
+        self._disk.mark_stored(pieces)
         self._disk.count_hit(len(words))
 
     def _evict(self, pieces: tuple[int, ...]) -> None:
