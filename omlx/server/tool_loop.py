@@ -85,7 +85,7 @@ class ToolLoops:
         kept: bool,
         recorded: Recorded | None,
     ) -> GenerationStream:
-        named = self._generations.named(request)
+        named = self._generations.with_fallback(request)
         request, tools = await self._tools.prepare(named, caller)
         if not tools:
             return await self._generations.open(
@@ -102,7 +102,7 @@ class ToolLoops:
         request, begun = await self._tools.make_approved(request, tools)
         stream = await self._generations.open(request, id_prefix, caller)
         request = replace(request, model=stream.model)  # whose tokenizer counts results
-        stream.loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
+        stream.tool_loop = ToolLoop(stream, request, tools, begun, self._tools, follow)
         return stream
 
     async def prompt_ids(self, request: GenerationRequest, caller: Caller) -> list[int]:
@@ -156,19 +156,19 @@ class ToolLoop:
         Raises the error behind the end of the answer.
         """
         yield [ChoiceEvent(0, event) for event in (*self._listed(), *self._begun)]
-        goes_on = True
-        while goes_on:
+        continues = True
+        while continues:
             turn = _Turn()
             async for batch in self._current.own_batches(idle_s):
                 async for passed in self._pass(batch, turn, idle_s):
                     yield passed
             self._finishes.append(turn.finish)
-            goes_on = self._goes_on(turn)
-            if goes_on:
+            continues = self._continues(turn)
+            if continues:
                 self._leave(turn)
                 async for _ in self._wait(self._open_next(), idle_s):
                     yield []
-                goes_on = not self._closed
+                continues = not self._closed
         self._over = True
         self._first.finishes[0] = finish = self._joined(turn)
         yield [ChoiceEvent(0, finish)]
@@ -255,7 +255,7 @@ class ToolLoop:
         if not task.cancelled():
             task.result()
 
-    def _goes_on(self, turn: _Turn) -> bool:
+    def _continues(self, turn: _Turn) -> bool:
         """Return whether all calls have results, and tokens are left."""
         if self._error is not None:
             raise self._error

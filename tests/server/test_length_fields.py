@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from omlx.server.dialects.openai.chat_request import ChatMessage
-from omlx.server.request.content import Reading
+from omlx.server.request.content import ContentReader
 from tests.lanes import few
 from tests.server.dialects import user
 from tests.server.running import TARGET
@@ -145,7 +145,7 @@ def test_a_thinking_part_is_reasoning(thought: Any) -> None:
     part = {"type": "thinking", "thinking": thought}
     message = {"role": "assistant", "content": [part, {"type": "text", "text": "Yes."}]}
     read = ChatMessage.model_validate(message)
-    assert read.rendered(0, Reading()) == {
+    assert read.rendered(0, ContentReader()) == {
         "role": "assistant",
         "content": "Yes.",
         "reasoning_content": "I see.",

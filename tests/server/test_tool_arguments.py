@@ -15,7 +15,7 @@ from omlx.server.dialects.anthropic.blocks import AnthropicMessage, Block
 from omlx.server.dialects.openai.responses_encoder import ResponseEncoder
 from omlx.server.dialects.openai.responses_tools import ToolName
 from omlx.server.request import tooling
-from omlx.server.request.content import Reading
+from omlx.server.request.content import ContentReader
 from omlx.server.request.dialect import Encoder
 from omlx.server.request.stream import ChoiceEvent
 from omlx.text.events import (
@@ -62,7 +62,7 @@ def test_a_message_has_all_arguments_and_goes_on_from_them(arguments: str, known
     ((past,),) = (
         each["tool_calls"]
         for each in blocks.rendered(
-            [AnthropicMessage(role="assistant", content=[Block(**block)])], Reading()
+            [AnthropicMessage(role="assistant", content=[Block(**block)])], ContentReader()
         )
     )
     assert past["function"] == {"name": "look", "arguments": known}

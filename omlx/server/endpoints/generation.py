@@ -35,7 +35,7 @@ from omlx.server.journal.answers import Answers
 from omlx.server.journal.journal import Journal
 from omlx.server.request import tooling
 from omlx.server.request.activity import Activity, Running
-from omlx.server.request.content import Reading
+from omlx.server.request.content import ContentReader
 from omlx.server.request.dialect import Encoder, Exchange, Wire
 from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import SHOWN_ID, GenerationService
@@ -142,7 +142,7 @@ class TokenizeRequest(Body):
         return text
 
     def conversation(self, messages: Sequence[ChatMessage]) -> GenerationRequest:
-        rendered = [message.rendered(at, Reading()) for at, message in enumerate(messages)]
+        rendered = [message.rendered(at, ContentReader()) for at, message in enumerate(messages)]
         return GenerationRequest(
             messages=tooling.with_names(rendered),
             model=self.model,

@@ -127,7 +127,7 @@ class OllamaEndpoints:
         keep_s = body.keep_s
         if exchange is None:
             return await self._load(request, body, await self.cards.one(body.id))
-        card = await self.cards.one(self.generations.named(exchange.generation).model)
+        card = await self.cards.one(self.generations.with_fallback(exchange.generation).model)
         if body.think and not card.reasoning:
             raise BadRequest("ollama.no_thinking", param="think", model=card.entry.id)
 

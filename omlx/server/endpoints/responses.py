@@ -23,7 +23,7 @@ from omlx.server.http.guard import caller_of, owner_of
 from omlx.server.http.transport import Json, read_body, while_connected
 from omlx.server.journal.answer import Answer
 from omlx.server.journal.answers import SOURCE, Answers, Kept, LastEvent, last_event
-from omlx.server.journal.journal import Owned, Table
+from omlx.server.journal.journal import AnswerFile, Owned
 from omlx.server.request.dialect import RESPONSES, Encoder, Exchange
 from omlx.server.request.fields import Body
 from omlx.server.request.stream import GenerationStream
@@ -79,7 +79,7 @@ class ResponseEndpoints:
         if (journal := self.answers.journal) is None:
             return
         await self.store.restore(journal)
-        for owned in await journal.run(Table.background) or ():
+        for owned in await journal.run(AnswerFile.background) or ():
             self.answers.spawn(self._continue(owned))
 
     async def _continue(self, owned: Owned) -> None:

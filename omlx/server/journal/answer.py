@@ -16,7 +16,7 @@ from omlx.engine.types import Event
 from omlx.errors import EngineDead, OmlxError, Reason
 from omlx.server.http import errors
 from omlx.server.http.transport import Json
-from omlx.server.journal.journal import Journal, Owned, Part, Table
+from omlx.server.journal.journal import AnswerFile, Journal, Owned, Part
 from omlx.server.request.dialect import Exchange, Wire, event_number, numbered_event, numbered_idle
 from omlx.server.request.opening import Recorded, dump
 from omlx.server.request.stream import PROGRESS_S, ChoiceEvent, GenerationStream
@@ -224,7 +224,7 @@ class Answer:
         else:
             self._body = content = bytes(JSONResponse(self.encoder.body(events)).body)
         if self._journal is not None:
-            await self._journal.run(lambda table: self._finish(table, content))
+            await self._journal.run(lambda file: self._finish(file, content))
 
     def _catch_up(self, firsts: Iterator[int]) -> None:
         """Number the events of the next recorded batch as those that clients have."""
@@ -238,8 +238,8 @@ class Answer:
             self.replay.jump()
         self.caught_up.set()
 
-    def _finish(self, table: Table, content: bytes) -> None:
-        table.finish(self.id, zlib.compress(content, 1), time.time())
+    def _finish(self, file: AnswerFile, content: bytes) -> None:
+        file.finish(self.id, zlib.compress(content, 1), time.time())
 
     async def _record(self, events: Sequence[Event]) -> None:
         """Record a batch before any client sees its events. If that fails, events get numbers that
@@ -267,5 +267,5 @@ class Answer:
             return False
         self.replay.add(payloads)
         if self._journal is not None:
-            await self._journal.run(partial(Table.drop, id=self.id))
+            await self._journal.run(partial(AnswerFile.drop, id=self.id))
         return True

@@ -28,7 +28,7 @@ from omlx.server.http.errors import field_error
 from omlx.server.http.guard import Caller, caller_of, owner_of
 from omlx.server.http.transport import EVENTS, EventStream, note, while_connected
 from omlx.server.journal.answer import Answer, Replay
-from omlx.server.journal.journal import Entry, Header, Journal, Owned, Table, booted_at
+from omlx.server.journal.journal import AnswerFile, Entry, Header, Journal, Owned, booted_at
 from omlx.server.request.dialect import Exchange, Wire
 from omlx.server.request.opening import Recorded
 from omlx.server.request.stream import GenerationStream
@@ -201,7 +201,7 @@ class Answers:
         """Delete the record of an answer. Return whether there was one."""
         if self.journal is None:
             return False
-        drop = partial(Table.drop, id=owned.name, owner=owned.owner)
+        drop = partial(AnswerFile.drop, id=owned.name, owner=owned.owner)
         return bool(await self.journal.run(drop))
 
     async def _begin(
@@ -231,7 +231,7 @@ class Answers:
             if not exchange.background and recorded is None:
                 await while_connected(receive, stream.started(self._keep_alive_s))
             journal = self.journal
-            if entry is None and not await self._is_recorded(stream, exchange, owner, key, body):
+            if entry is None and not await self._begin_record(stream, exchange, owner, key, body):
                 journal = None
             answer = Answer(owner, exchange, stream, journal, body_hash, recorded)
         except BaseException:
@@ -240,12 +240,12 @@ class Answers:
         self._start(answer, key)
         return answer
 
-    async def _is_recorded(
+    async def _begin_record(
         self, stream: GenerationStream, exchange: Exchange, owner: str, key: str | None, body: bytes
     ) -> bool:
         """Begin to record an answer. It has a warning if that is not possible."""
         off = Reason("answer.off.setting")
-        if stream.loop is not None:
+        if stream.tool_loop is not None:
             if key is None and not exchange.background:
                 return False
             off = Reason("answer.off.tools")
@@ -260,7 +260,7 @@ class Answers:
                 stream.created,
                 exchange.background,
             )
-            begin = partial(Table.begin, header=header, body=body, now=time.time())
+            begin = partial(AnswerFile.begin, header=header, body=body, now=time.time())
             if await self.journal.run(begin):
                 return True
             off = self.journal.off or Reason("answer.off.large", {"bytes": len(body)})
@@ -299,7 +299,7 @@ class Answers:
         if header.owned in self.running:  # by its id, while this waited for its key
             return self.running[header.owned], self._count("joined")
         if self.journal is not None:  # before its model is loaded, which may end the process
-            await self.journal.run(partial(Table.attempt, id=header.id))
+            await self.journal.run(partial(AnswerFile.attempt, id=header.id))
         answer = await self._begin(request, exchange, header.owner, header.key, entry.body, entry)
         return answer, self._count("resumed")
 
@@ -308,7 +308,7 @@ class Answers:
     ) -> Entry | None:
         if self.journal is None:
             return None
-        find = partial(Table.find, now=time.time(), owner=owner, id=id, key=key)
+        find = partial(AnswerFile.find, now=time.time(), owner=owner, id=id, key=key)
         return await self.journal.run(find)
 
     def _count(self, source: str) -> str:

@@ -134,7 +134,7 @@ class StoredRow(NamedTuple):
     kept: float
 
 
-class Table(Database):
+class AnswerFile(Database):
     """Answers are bounded by `max_bytes`, `max_age_s` and `MAX_ANSWERS`; the oldest leave first,
     finished ones before others. `count` and `nbytes` are those of answers as of the newest one that
     began or finished. What unfinished answers have grown by since then is in memory.
@@ -282,20 +282,20 @@ class Journal:
         self.counts = dict.fromkeys(("joined", "resumed", "repeated"), 0)
         self.max_bytes = max_bytes
         self._folder = folder
-        self._open = partial(Table, folder, max_bytes, max_age_s)
-        self._table: Table | None = None
+        self._open = partial(AnswerFile, folder, max_bytes, max_age_s)
+        self._file: AnswerFile | None = None
         self._retry_at = 0.0
         self._thread = ThreadPoolExecutor(1, "omlx-journal")
         self._batch: tuple[list[Part], asyncio.Task[set[str] | None]] | None = None
         self._posted: set[asyncio.Task[object]] = set()
         self._sync: asyncio.TimerHandle | None = None
 
-    async def run(self, work: Callable[[Table], T], wait_s: float = WAIT_S) -> T | None:
-        """Return the result of `work` on the table; None if the disk fails, or takes too long."""
+    async def run(self, work: Callable[[AnswerFile], T], wait_s: float = WAIT_S) -> T | None:
+        """Return the result of `work` on the file; None if the disk fails, or takes too long."""
         loop = asyncio.get_running_loop()
         if loop.time() < self._retry_at:
             return None
-        future = loop.run_in_executor(self._thread, self._on_table, work)
+        future = loop.run_in_executor(self._thread, self._on_file, work)
         await asyncio.wait([future], timeout=wait_s)
         try:
             if not future.done():
@@ -325,7 +325,7 @@ class Journal:
         here = await asyncio.shield(written)
         return None if here is None else part.id in here
 
-    def post(self, work: Callable[[Table], object]) -> None:
+    def post(self, work: Callable[[AnswerFile], object]) -> None:
         """Do `work` soon, after earlier posts; `flushed` waits for it."""
         task = asyncio.create_task(self.run(work))
         self._posted.add(task)
@@ -339,8 +339,8 @@ class Journal:
     @property
     def size(self) -> tuple[int, int]:
         """Number of the answers on disk, and their bytes."""
-        table = self._table
-        return (0, 0) if table is None else (table.count, table.nbytes)
+        file = self._file
+        return (0, 0) if file is None else (file.count, file.nbytes)
 
     def close(self) -> None:
         """Wait for running writes, and close the file."""
@@ -351,23 +351,23 @@ class Journal:
 
     async def _write(self, parts: Sequence[Part]) -> set[str] | None:
         self._batch = None  # later parts are for the next batch
-        return await self.run(partial(Table.append, parts=parts))
+        return await self.run(partial(AnswerFile.append, parts=parts))
 
-    def _on_table(self, work: Callable[[Table], T]) -> T:
-        """On the thread of the journal. Closes a table that fails; a damaged one is begun again."""
+    def _on_file(self, work: Callable[[AnswerFile], T]) -> T:
+        """On the thread of the journal. Closes a file that fails; a damaged one is begun again."""
         try:
-            if self._table is None:
-                self._table = self._open()
-            self._table.check()
-            return self._table.run(partial(work, self._table))
+            if self._file is None:
+                self._file = self._open()
+            self._file.check()
+            return self._file.run(partial(work, self._file))
         except Failure:
             self._close()
             raise
 
     def _close(self) -> None:
-        table, self._table = self._table, None
-        if table is not None:
-            table.close()
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _failed(self, error: Exception) -> None:
         reason = Reason("answer.off.failed", {"detail": str(error) or type(error).__name__})
@@ -379,9 +379,9 @@ class Journal:
 
     def _start_sync(self) -> None:
         self._sync = None
-        table = self._table
-        if table is not None:
-            asyncio.get_running_loop().run_in_executor(None, table.sync)
+        file = self._file
+        if file is not None:
+            asyncio.get_running_loop().run_in_executor(None, file.sync)
 
 
 def booted_at() -> float:

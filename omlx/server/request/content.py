@@ -233,8 +233,8 @@ class ContentPart(Typed):
         return file_part(self.type, given["file_data"], name, field)
 
 
-class Reading:
-    """Warnings about parts of a conversation that the model does not get, in order."""
+class ContentReader:
+    """Joins contents of a conversation; warns, in order, of parts that the model does not get."""
 
     def __init__(self) -> None:
         self.warnings: list[Reason] = []

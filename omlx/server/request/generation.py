@@ -107,7 +107,7 @@ class GenerationService:
         arrival = Arrival(self._activity.clock(), caller or Caller())
         if self._engine.failure is not None:
             raise self._engine.failure
-        request, lease = await self._lease(self.named(request))
+        request, lease = await self._lease(self.with_fallback(request))
         if request.fallback in request.warnings:  # once: later generations of a tool loop have none
             self._pool.catalog.note_fallback(request.fallback)
         sent, profile = request, self._pool.catalog.profile(request.model)
@@ -116,7 +116,7 @@ class GenerationService:
         try:
             request = with_settings(request, lease.served.speculation.settings)
             check_model(request, lease.served)
-            await self._check_empty(request, lease.served)
+            await self._check_no_output(request, lease.served)
             if request.has_parts:
                 request = await self._files.attach(request)
                 served = lease.served
@@ -152,9 +152,9 @@ class GenerationService:
         except ModelError as error:
             if request.draft_model is not None:
                 raise
-            return await self._lease(self.named(request, error))
+            return await self._lease(self.with_fallback(request, error))
 
-    def named(
+    def with_fallback(
         self, request: GenerationRequest, error: OmlxError | None = None
     ) -> GenerationRequest:
         """Return the request, for the fallback model where the requested one is missing.
@@ -199,7 +199,7 @@ class GenerationService:
 
     async def prompt(self, request: GenerationRequest) -> Prompt:
         """Return a conversation's prompt, without loading a model. Raises OmlxError."""
-        request = self.named(request)
+        request = self.with_fallback(request)
         model = self._pool.resolve(request.model).id
         tokenizer = await self._pool.tokenizer(model)
         configured = await asyncio.to_thread(self._pool.speculation, request.model)
@@ -250,7 +250,7 @@ class GenerationService:
             self._next_turns.shut_down()
         self._workers.shut_down()
 
-    async def _check_empty(self, request: GenerationRequest, served: ServedModel) -> None:
+    async def _check_no_output(self, request: GenerationRequest, served: ServedModel) -> None:
         """Raise BadRequest for a receipt of an answer without tokens, and for a prompt to be stored
         where no prefix is.
         """

@@ -109,7 +109,7 @@ class ChoiceEvent:
     event: OutputEvent
 
 
-class Loop(Protocol):
+class Continuation(Protocol):
     """Calls of server tools, and the generations behind them."""
 
     @property
@@ -135,7 +135,7 @@ class GenerationStream:
     `recorded`: output of an interrupted answer, replayed first. `record` is awaited with each batch
     of new events before parsing; `digest`: that of a recorded answer's requests. `recorder` makes
     receipts. `listener` hears output events; `completed` is called once after a complete answer.
-    `loop` continues the answer after calls of the server's tools.
+    `tool_loop` continues the answer after calls of the server's tools.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class GenerationStream:
         self.recorder: Recorder | None = None
         self.listener: Callable[[OutputEvent], None] = lambda event: None
         self.completed: Callable[[], None] | None = None
-        self.loop: Loop | None = None
+        self.tool_loop: Continuation | None = None
         self._engine = engine
         self._dispatcher = dispatcher
         self._lease = lease
@@ -251,7 +251,8 @@ class GenerationStream:
 
         Raises the error that ended the stream. Text that is held back is no output.
         """
-        return self.own_batches(idle_s) if self.loop is None else self.loop.batches(idle_s)
+        tools = self.tool_loop
+        return self.own_batches(idle_s) if tools is None else tools.batches(idle_s)
 
     async def own_batches(self, idle_s: float | None) -> AsyncGenerator[list[ChoiceEvent], None]:
         """Yield the batches of this generation alone."""
@@ -286,7 +287,7 @@ class GenerationStream:
 
     def stop(self, error: OmlxError) -> bool:
         """End all choices; the reader of the stream gets the error. Return False if it was over."""
-        continues = self.loop is not None and self.loop.stop(error)
+        continues = self.tool_loop is not None and self.tool_loop.stop(error)
         if self._closed or not self._running:
             return continues
         self._activity.stopped(self.id, error)
@@ -303,8 +304,8 @@ class GenerationStream:
     def close(self) -> None:
         """Cancel what is still running. The lease is released once the engine has ended it."""
         self._closed = True
-        if self.loop is not None:
-            self.loop.close()
+        if self.tool_loop is not None:
+            self.tool_loop.close()
         if self._timer is not None:
             self._timer.cancel()
         for request_id in self._running:

@@ -9,7 +9,7 @@ import pytest
 from omlx.errors import BadRequest
 from omlx.server.dialects.anthropic.blocks import AnthropicMessage, rendered
 from omlx.server.dialects.anthropic.request import MessageRequest
-from omlx.server.request.content import Reading, decode_reasoning, encode_reasoning
+from omlx.server.request.content import ContentReader, decode_reasoning, encode_reasoning
 
 HELLO = {"role": "user", "content": "hello"}
 
@@ -184,6 +184,6 @@ def test_merging_thousands_of_neighbours_takes_linear_time(role: str) -> None:
     message, count = {"role": role, "content": "x" * 2000}, 8000
     messages = [AnthropicMessage.model_validate(message)] * count
     began = time.process_time()
-    (merged,) = rendered(messages, Reading())
+    (merged,) = rendered(messages, ContentReader())
     assert time.process_time() - began < 3, "copying what was merged before takes over ten"
     assert merged["content"].count("x") == count * 2000

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from omlx.server.journal import answers
 from omlx.server.journal.answer import Replay
-from omlx.server.journal.journal import Part, Table
+from omlx.server.journal.journal import AnswerFile, Part
 from omlx.server.request.dialect import OPENAI, RESPONSES, Wire, named_event
 from omlx.settings.schema import Settings
 from tests.lanes import few
@@ -220,17 +220,17 @@ def test_events_that_could_not_be_written(
     """The disk is full behind the first tokens, and the process is killed when a client has all."""
     body, written = long_body(speller, dialect), []
 
-    def write_once(table: Table, parts: Sequence[Part]) -> set[str]:
+    def write_once(table: AnswerFile, parts: Sequence[Part]) -> set[str]:
         if written:
             raise sqlite3.OperationalError("database or disk is full")
         written.extend(parts)
         return append(table, parts)
 
-    append = Table.append
-    monkeypatch.setattr(Table, "append", write_once)
+    append = AnswerFile.append
+    monkeypatch.setattr(AnswerFile, "append", write_once)
     with journaled(speller, tmp_path / "a") as (client, _):
         events = read(client, dialect, body)
-    monkeypatch.setattr(Table, "append", append)
+    monkeypatch.setattr(AnswerFile, "append", append)
     numbers = [number for number, _ in events]
     assert numbers == sorted(set(numbers))
     kept = sum(number < len(numbers) for number in numbers)
@@ -252,17 +252,17 @@ def test_events_that_a_power_cut_has_taken(
     """A client has all, the record only the first tokens; the machine was started since then."""
     body = long_body(speller, dialect)
 
-    def write_and_copy(table: Table, parts: Sequence[Part]) -> set[str]:
+    def write_and_copy(table: AnswerFile, parts: Sequence[Part]) -> set[str]:
         here = append(table, parts)
         if not (tmp_path / "b").exists():
             copy_files(tmp_path / "a", tmp_path / "b")
         return here
 
-    append = Table.append
-    monkeypatch.setattr(Table, "append", write_and_copy)
+    append = AnswerFile.append
+    monkeypatch.setattr(AnswerFile, "append", write_and_copy)
     with journaled(speller, tmp_path / "a") as (client, _):
         events = read(client, dialect, body)
-    monkeypatch.setattr(Table, "append", append)
+    monkeypatch.setattr(AnswerFile, "append", append)
     monkeypatch.setattr(answers, "booted_at", time.time)
     with journaled(speller, tmp_path / "b") as (client, _):
         id = id_of(events[0][1])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from omlx.server.journal import journal
-from omlx.server.journal.journal import Header, Journal, Part, StoredRow, Table
+from omlx.server.journal.journal import AnswerFile, Header, Journal, Part, StoredRow
 from omlx.storage import Locked
 from tests.server.journal.streams import DAY_S
 
@@ -24,11 +24,11 @@ def header(id: str, key: str | None = None) -> Header:
     return Header(id, "", key, b"body", b"digest", str(2**64 - 1), 7, background=False)
 
 
-def opened(folder: Path, max_bytes: int = 1000, max_age_s: float = 1e12) -> Table:
-    return Table(folder, max_bytes, max_age_s)
+def opened(folder: Path, max_bytes: int = 1000, max_age_s: float = 1e12) -> AnswerFile:
+    return AnswerFile(folder, max_bytes, max_age_s)
 
 
-def ids(file: Table) -> list[str]:
+def ids(file: AnswerFile) -> list[str]:
     return [id for (id,) in file.db.execute("select id from answers order by id")]
 
 
@@ -167,17 +167,17 @@ def test_parts_of_one_turn_are_one_transaction(
 ) -> None:
     transactions = []
 
-    def count(table: Table, parts: Sequence[Part]) -> set[str]:
+    def count(table: AnswerFile, parts: Sequence[Part]) -> set[str]:
         transactions.append(len(parts))
         return append(table, parts)
 
-    append = Table.append
-    monkeypatch.setattr(Table, "append", count)
+    append = AnswerFile.append
+    monkeypatch.setattr(AnswerFile, "append", count)
 
     async def write() -> list[bool | None]:
         for name in NAMES:
             await journal.run(
-                partial(Table.begin, header=header(name), body=b"{}", now=time.time())
+                partial(AnswerFile.begin, header=header(name), body=b"{}", now=time.time())
             )
         assert await journal.append(Part(NAMES[0], 1, b"[]"))
         return await written_at_once(journal, [*NAMES, "dropped"])
@@ -191,10 +191,10 @@ def test_parts_of_one_turn_are_one_transaction(
 def test_a_transaction_that_fails_is_written_for_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(table: Table, parts: Sequence[Part]) -> set[str]:
+    def fail(table: AnswerFile, parts: Sequence[Part]) -> set[str]:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(Table, "append", fail)
+    monkeypatch.setattr(AnswerFile, "append", fail)
     journal = Journal(tmp_path, 1 << 20, DAY_S)
     assert asyncio.run(written_at_once(journal, NAMES)) == [None] * len(NAMES)
     journal.close()

@@ -15,7 +15,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from omlx.server.journal.journal import Part, Table
+from omlx.server.journal.journal import AnswerFile, Part
 from tests.server.dialects import user
 from tests.server.journal.streams import DAY_S, PATHS, copy_files, journaled, numbered
 from tests.server.running import TARGET, Running
@@ -133,7 +133,7 @@ def test_changed_settings_are_refused(speller: Running, tmp_path: Path) -> None:
     ):
         next(numbered(stream))
         copy_files(tmp_path / "a", tmp_path / "b")
-    with closing(Table(tmp_path / "b", 1 << 20, DAY_S)) as table:
+    with closing(AnswerFile(tmp_path / "b", 1 << 20, DAY_S)) as table:
         table._db.execute("update answers set digest = x'00'")
     with journaled(speller, tmp_path / "b") as (client, _):
         answer = client.post(PATHS["chat"], json=body, headers=KEY)
@@ -149,11 +149,11 @@ def test_without_a_disk_answers_have_a_warning(speller: Running, tmp_path: Path)
         assert "omlx_answers_on_disk" not in client.get("/metrics").text
 
 
-def remove(table: Table) -> None:
+def remove(table: AnswerFile) -> None:
     shutil.rmtree(table.path.parent)
 
 
-def fill(table: Table) -> None:
+def fill(table: AnswerFile) -> None:
     """Nothing more fits in the file, as on a full disk."""
     table._db.execute("pragma max_page_count = 1")
 
@@ -163,21 +163,21 @@ def test_a_disk_that_fails_costs_the_record_only(
     speller: Running,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    fail: Callable[[Table], None],
+    fail: Callable[[AnswerFile], None],
     said: str,
 ) -> None:
     """It fails behind the first tokens."""
     written: list[Part] = []
 
-    def append_and_fail(table: Table, parts: Sequence[Part]) -> set[str]:
+    def append_and_fail(table: AnswerFile, parts: Sequence[Part]) -> set[str]:
         here = append(table, parts)
         if not written:
             fail(table)
         written.extend(parts)
         return here
 
-    append = Table.append
-    monkeypatch.setattr(Table, "append", append_and_fail)
+    append = AnswerFile.append
+    monkeypatch.setattr(AnswerFile, "append", append_and_fail)
     with journaled(speller, tmp_path / "a") as (client, journal):
         messages = user("word " * 200)  # more than fits in a page
         body = SAYS | {"stream": True, "messages": messages, "max_tokens": 300}

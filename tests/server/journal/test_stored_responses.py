@@ -14,7 +14,7 @@ import pytest
 
 from omlx.server.dialects.openai.responses_store import StoredImages
 from omlx.server.journal.answers import MAX_ATTEMPTS
-from omlx.server.journal.journal import FILE, Header, Table
+from omlx.server.journal.journal import FILE, AnswerFile, Header
 from tests.server.journal.streams import (
     DAY_S,
     PATHS,
@@ -140,7 +140,7 @@ def test_a_response_in_progress_keeps_its_record(speller: Running, tmp_path: Pat
 
 
 def test_a_response_that_cannot_continue_says_why(speller: Running, tmp_path: Path) -> None:
-    table = Table(tmp_path, 1 << 20, DAY_S)
+    table = AnswerFile(tmp_path, 1 << 20, DAY_S)
     body = b'{"model": "gone", "input": "a", "background": true}'
     header = Header("resp_1", "", None, b"", b"", "1", 1, background=True)
     table.begin(header, body, time.time())
@@ -156,7 +156,7 @@ def test_a_response_that_ends_each_process_is_not_begun_for_ever(
     speller: Running, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It counts as begun before its model is loaded: loading may be what ends the process."""
-    table = Table(tmp_path, 1 << 20, DAY_S)
+    table = AnswerFile(tmp_path, 1 << 20, DAY_S)
     body = b'{"model": "gone", "input": "a", "background": true}'
     table.begin(Header("resp_1", "", None, b"", b"", "1", 1, background=True), body, time.time())
     table.close()

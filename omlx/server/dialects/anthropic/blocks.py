@@ -18,7 +18,7 @@ from omlx.server.request.content import (
     IMAGE,
     IMAGES,
     MEDIA,
-    Reading,
+    ContentReader,
     Typed,
     content_of,
     decode_reasoning,
@@ -89,7 +89,7 @@ class AnthropicMessage(Body):
     content: str | Listed[Block]
 
 
-def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
+def system(given: str | Sequence[Block] | None, reading: ContentReader) -> list[Json]:
     """Return the system message; no message for an empty prompt."""
     if isinstance(given, str):
         texts = [given]
@@ -99,7 +99,7 @@ def system(given: str | Sequence[Block] | None, reading: Reading) -> list[Json]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def rendered(messages: Sequence[AnthropicMessage], reading: Reading) -> list[Json]:
+def rendered(messages: Sequence[AnthropicMessage], reading: ContentReader) -> list[Json]:
     """Return messages as chat templates expect them; `reading` notes omissions.
 
     Neighbours of the same role are merged; results of tools become separate messages. Raises
@@ -140,7 +140,7 @@ def added_tools(messages: Sequence[AnthropicMessage]) -> Iterator[tuple[str, Jso
                 yield f"messages[{at}].content[{i}].tool.definition", definition
 
 
-def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Iterator[Json]:
+def _assistant(blocks: Sequence[Block], field: str, reading: ContentReader) -> Iterator[Json]:
     """Yield the messages of an answer, split at results of server tools.
 
     A call without a result is left out, and so is a result without a call.
@@ -167,7 +167,7 @@ def _assistant(blocks: Sequence[Block], field: str, reading: Reading) -> Iterato
 
 
 def _answer(
-    blocks: Sequence[tuple[str, Block]], run_here: Collection[str | None], reading: Reading
+    blocks: Sequence[tuple[str, Block]], run_here: Collection[str | None], reading: ContentReader
 ) -> Json:
     texts, reasoning, calls = [], [], []
     for at, block in blocks:
@@ -217,7 +217,7 @@ def _result_of_server(block: Block) -> str | None:
 
 
 def _user(
-    role: str, blocks: Sequence[Block], field: str, called: set[str], reading: Reading
+    role: str, blocks: Sequence[Block], field: str, called: set[str], reading: ContentReader
 ) -> Iterator[Json]:
     """Yield messages of a user or system turn; `called` holds the ids of earlier calls."""
     for i, block in enumerate(blocks):
@@ -254,7 +254,7 @@ def _parts(content: str | Sequence[Json]) -> Sequence[Json]:
     return content
 
 
-def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
+def _result(block: Block, at: str, reading: ContentReader) -> str | list[Json]:
     """Return the content of a tool result, prefixed with `FAILED` if `is_error`."""
     if block.content is None or isinstance(block.content, str):
         content: str | list[Json] = block.content or ""
@@ -263,7 +263,7 @@ def _result(block: Block, at: str, reading: Reading) -> str | list[Json]:
     return _failed(content) if block.is_error else content
 
 
-def _inner(blocks: Sequence[Block], field: str, reading: Reading) -> str | list[Json]:
+def _inner(blocks: Sequence[Block], field: str, reading: ContentReader) -> str | list[Json]:
     parts: list[Json] = []
     loaded = []
     for i, block in enumerate(blocks):
@@ -286,7 +286,7 @@ def _failed(content: str | list[Json]) -> str | list[Json]:
     return content_of([text_part(FAILED), *content])
 
 
-def _block_parts(block: Block, at: str, reading: Reading) -> list[Json]:
+def _block_parts(block: Block, at: str, reading: ContentReader) -> list[Json]:
     """Return a block as texts, an image or a file; empty for omitted types."""
     source = block.source if isinstance(block.source, dict) else {}
     if block.type == IMAGE:
@@ -321,7 +321,7 @@ def _texts(content: object) -> list[str]:
     return [text for text in texts if isinstance(text, str)]
 
 
-def _text(block: Block, at: str, reading: Reading) -> str:
+def _text(block: Block, at: str, reading: ContentReader) -> str:
     """Return the text of a block; empty for omitted types.
 
     Raises BadRequest for images and media.

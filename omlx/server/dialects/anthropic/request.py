@@ -18,7 +18,7 @@ from omlx.server.dialects.anthropic.encoder import MessageEncoder, tool_id
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
 from omlx.server.request import tooling
-from omlx.server.request.content import Reading
+from omlx.server.request.content import ContentReader
 from omlx.server.request.dialect import Encoder, Exchange, Wire, named_event
 from omlx.server.request.fields import Body, Listed, Stops, Templated, Text, stops
 from omlx.server.request.generation_request import (
@@ -199,7 +199,7 @@ class MessageRequest(Templated):
     def generation_request(self) -> GenerationRequest:
         """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
-        reading = Reading()
+        reading = ContentReader()
         instructions = blocks.system(self.system, reading)
         conversation = blocks.rendered(self.messages, reading)
         if not conversation:
@@ -232,7 +232,7 @@ class MessageRequest(Templated):
             stream.prompt_n,
             max_tokens=self.answer_limit(self.max_tokens) or 0,
             hidden=hidden,
-            run_here={} if stream.loop is None else stream.loop.tools,
+            run_here={} if stream.tool_loop is None else stream.tool_loop.tools,
             warnings=stream.warnings,
         )
 

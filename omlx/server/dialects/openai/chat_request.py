@@ -16,7 +16,7 @@ from omlx.server.dialects.openai.choices_encoder import ChatEncoder, Head
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
 from omlx.server.request import tooling
-from omlx.server.request.content import ContentPart, Reading, join_thinking
+from omlx.server.request.content import ContentPart, ContentReader, join_thinking
 from omlx.server.request.dialect import OPENAI, Encoder, Exchange
 from omlx.server.request.fields import (
     FUNCTION,
@@ -92,7 +92,7 @@ class ChatMessage(Body):
     tool_call_id: str | None = None
     prefix: bool | None = None
 
-    def rendered(self, at: int, reading: Reading) -> Json:
+    def rendered(self, at: int, reading: ContentReader) -> Json:
         """Return message number `at` as templates expect it.
 
         `content` becomes a text, or parts if there are images; `developer` becomes `system`.
@@ -120,7 +120,7 @@ class ChatMessage(Body):
         }
         return message | {key: value for key, value in optional.items() if value is not None}
 
-    def _content(self, field: str, reading: Reading) -> str | list[Json]:
+    def _content(self, field: str, reading: ContentReader) -> str | list[Json]:
         """Return a text, or parts with images and files for the roles user and tool."""
         if self.content is None and self.role not in ("assistant", "tool"):
             raise field_error("request.missing", field)
@@ -174,7 +174,7 @@ class Prediction(Body):
 
     @property
     def text(self) -> str:
-        return Reading().join_texts(self.content, "prediction.content")
+        return ContentReader().join_texts(self.content, "prediction.content")
 
 
 class ChatRequest(Templated, Lengths):
@@ -205,7 +205,7 @@ class ChatRequest(Templated, Lengths):
     def generation_request(self) -> GenerationRequest:
         """Return the request in no dialect. Raises BadRequest for contradictory fields."""
         self.refuse(UNSUPPORTED)
-        reading = Reading()
+        reading = ContentReader()
         rendered = [message.rendered(at, reading) for at, message in enumerate(self.messages)]
         messages = _identified(rendered)
         max_tokens = self.answer_limit(self._max_tokens())

@@ -9,7 +9,7 @@ from omlx.server.dialects.openai.responses_tools import ResponseTool, ToolName
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
 from omlx.server.request import tooling
-from omlx.server.request.content import ContentPart, Reading, Typed, decode_reasoning
+from omlx.server.request.content import ContentPart, ContentReader, Typed, decode_reasoning
 from omlx.server.request.fields import Listed
 from omlx.tools.tool import SEARCH, WEB, Tool, ToolResult, WebPage
 
@@ -92,7 +92,7 @@ class Conversation:
 
     def __init__(self, before: Sequence[Json] = ()) -> None:
         self.messages = [dict(message) for message in before]
-        self.reading = Reading()
+        self.reading = ContentReader()
         self.tools: dict[str, Sequence[ResponseTool]] = {}
         self.approved: set[str] = set()
         self._called: set[str] = set()

@@ -176,7 +176,7 @@ class ResponseRequest(Templated):
             head,
             self._echo() | {"seed": stream.seed},
             tools=tools,
-            run_here={} if stream.loop is None else stream.loop.tools,
+            run_here={} if stream.tool_loop is None else stream.tool_loop.tools,
             encrypted=encrypted,
             prewarms=self.prewarms,
         )

@@ -23,7 +23,7 @@ from omlx.server.dialects.openai.responses_items import Conversation, Item
 from omlx.server.http.errors import field_error
 from omlx.server.http.transport import Json
 from omlx.server.journal.answer import Replay
-from omlx.server.journal.journal import Journal, Owned, StoredRow, Table
+from omlx.server.journal.journal import AnswerFile, Journal, Owned, StoredRow
 from omlx.server.request.stream import GenerationStream
 
 MAX_RESPONSES: Final = 1024
@@ -109,8 +109,8 @@ class ResponseStore:
     async def restore(self, journal: Journal) -> None:
         """Load the responses of an earlier process."""
 
-        def read(table: Table) -> list[tuple[Owned, StoredResponse]]:
-            rows, images = table.responses()
+        def read(file: AnswerFile) -> list[tuple[Owned, StoredResponse]]:
+            rows, images = file.responses()
             uris.update(images)
             return [(Owned(row.owner, row.id), _stored(*row[2:5])) for row in rows]
 
@@ -146,7 +146,7 @@ class ResponseStore:
         if self._journal is not None:
             texts = (stored.response, stored.items, stored.messages)
             row = StoredRow(owned.name, owner, *texts, time.time())
-            self._journal.post(partial(Table.keep, response=row, images=images))
+            self._journal.post(partial(AnswerFile.keep, response=row, images=images))
         self._add(owned, replace(stored, images=tuple(images), replay=replay))
         self._shrink()
 
@@ -238,7 +238,7 @@ class ResponseStore:
         self._bytes -= stored.size
         images = self._images.release(stored.images)
         if self._journal is not None:
-            self._journal.post(partial(Table.forget, id=owned.name, images=images))
+            self._journal.post(partial(AnswerFile.forget, id=owned.name, images=images))
         for item in stored.ids:
             of_item = self._holders[Owned(owned.owner, item)]
             of_item.remove(owned)
