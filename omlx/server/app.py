@@ -62,6 +62,7 @@ KEEP_ALIVE_S: Final = 5.0
 SAVE_COSTS_S: Final = 300.0
 SAVE_STATISTICS_S: Final = 10.0
 SWEEP_S: Final = 1.0
+SAMPLE_S: Final = 5.0
 PREWARM_S: Final = 1.0
 
 log = logging.getLogger("omlx.server")
@@ -86,7 +87,7 @@ class Application(FastAPI):
     """Adds request bodies to the OpenAPI document: endpoints parse bodies themselves.
 
     The framework does not validate, so that errors are in the dialect of the path. `responses`: the
-    endpoints of the Responses API, for further owners.
+    endpoints of the Responses API, which the dashboard's chat page uses, too.
     """
 
     def __init__(self, responses: ResponseEndpoints, **options: Any) -> None:
@@ -211,15 +212,12 @@ def _routes(services: Services, responder: Responder, responses: ResponseEndpoin
     ]
 
 
-SAMPLE_S: Final = 5.0
-
-
 def _lifespan(
     services: Services, responses: ResponseEndpoints
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Run the background tasks of the model pool while the server runs.
+    """Run the background tasks of the services while the server runs.
 
-    `omlx serve` starts the watchers of settings files and drafts on disk.
+    `omlx serve` starts those that watch models, drafts and settings files.
     """
 
     @asynccontextmanager
