@@ -37,8 +37,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 Failure: Final = (OSError, sqlite3.Error, UnicodeError)
-"""What every use of a file may raise; the last where SQLite's message quotes damaged bytes, or a
-text is none."""
+"""Errors of every use of a file; UnicodeError for damaged bytes in texts or messages."""
 
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 """The last one: our queries are correct, unless what the file says of its tables is not."""

@@ -104,7 +104,7 @@ def _bounded(
 
 
 def _catch_up_passes(limits: Limits, shape: PassShape | None, memory: MemoryGuard) -> FitPass:
-    """Return how long the passes may be in which a draft model of this shape catches up."""
+    """Return the bounds of the passes in which a draft model of this shape catches up."""
     bounds = replace(limits, prefill_chunk=CATCH_UP_CHUNK, prefill_first=None)
     return PrefillChunk(bounds, Activations(shape, attention_kernels()), memory.pass_room).fit_alone
 

@@ -215,7 +215,7 @@ def _all_steps(loop: EngineLoop, warm_up: Iterator[bool]) -> Iterator[bool]:
 
 
 def _can_batch(loop: EngineLoop, rows: int) -> bool:
-    """Whether so many rows may share a batch, draft in it, and fit into memory."""
+    """Whether `rows` rows may share a batch, draft in it, and fit into memory."""
     batch = loop.scheduler.batch
     able = batch.off_reason is None and batch.no_uneven is None
     return able and rows <= loop.limits.max_rows and _fits_memory(loop, rows)
@@ -244,7 +244,7 @@ def _steps(
 
 
 def _draft_measured(cost_model: CostModel, name: str, rows: int) -> bool:
-    """Whether a draft model's passes over rows are measured, or its rounds are too long to be."""
+    """Whether a draft model's passes over `rows` are measured, or too long for it."""
     passes = cost_model.drafts.get(name)
     samples = passes.sample_count(rows, 1) if passes is not None else 0
     drafting = DRAFT_LENGTH * cost_model.draft(name, rows, 1)
@@ -294,7 +294,7 @@ class _Filler(NgramDrafter):
         return not _too_long(self._seconds(width), self._samples(width), self._cost_model)
 
     def _wanted(self, width: int) -> int:
-        """How many samples of a width are taken."""
+        """Number of samples to take of a width."""
         return SAMPLES if self._seconds(width) <= SHORT_STEP_SECONDS else CONFIG.min_samples
 
     def _samples(self, width: int) -> int:

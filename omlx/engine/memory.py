@@ -32,7 +32,7 @@ CACHE_STEP: Final = 256
 """Tokens by which mlx-lm's caches grow; as many tokens of output are reserved with the prompt."""
 
 SMALL: Final = 2 * CACHE_STEP
-"""Prompts of at most so many tokens are never refused for memory."""
+"""Tokens of a prompt up to which it is never refused for memory."""
 
 RETRY_AFTER_S: Final = 5
 

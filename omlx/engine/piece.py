@@ -46,7 +46,7 @@ class Piece:
 class Layout:
     """Bytes of one model's cache: per token and kind of layer, and of all recurrent states.
 
-    `window` is how many tokens back a sliding layer attends, None where there is none. `row_bytes`
+    `window` are the tokens that a sliding layer attends to, None without such a layer. `row_bytes`
     may be 0. `growth_bytes` is what a token adds to states that grow, `record_bytes` what a pass
     that records its states adds at most.
     """
@@ -81,7 +81,7 @@ class Layout:
         return piece.tokens * (self.row_bytes if piece.kind == "rows" else self.window_bytes)
 
     def cache_bytes(self, tokens: int) -> int:
-        """Bytes of a KV cache of so many tokens."""
+        """Bytes of a KV cache of `tokens` tokens."""
         sliding = tokens if self.window is None else min(tokens, self.window)
         held = tokens * (self.row_bytes + self.growth_bytes) + sliding * self.window_bytes
         return held + self.state_bytes + self.record_bytes

@@ -267,8 +267,8 @@ class PrefixService:
             await self.prewarmer.forget(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
-        """Return how many tokens the prompt has, how many of them are cached and when its first
-        token would come, null if the model is not loaded.
+        """Return the tokens of the prompt, those of them that are cached, and when its first token
+        would come; null if the model is not loaded.
 
         Modifies nothing, loads nothing. Raises NotFound, EngineDead, and BadRequest for an invalid
         prompt.

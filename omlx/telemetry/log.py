@@ -36,7 +36,7 @@ FULL_S: Final = 600.0
 """Seconds — interval of reminders."""
 
 _FULL_SIGNS: Final = (os.strerror(errno.ENOSPC), "database or disk is full")
-"""How the system and SQLite name a full disk."""
+"""Names of a full disk in errors of the system and of SQLite."""
 
 FILE_BYTES = 10 << 20
 FILES_KEPT = 5

@@ -112,8 +112,8 @@ class KeepWarm:
             self._until, self._next = now + DURATION_S, now + INTERVAL_S
 
     def next_post(self, inbox: queue.SimpleQueue[Callable[[], None]]) -> Callable[[], None]:
-        """Wait for the next post; an evaluation is one, every `INTERVAL_S` until `DURATION_S` are
-        over."""
+        """Wait for the next post, or return an evaluation: every `INTERVAL_S`, until `DURATION_S`
+        are over."""
         while self._allowed is not None and (now := self._clock()) < self._until:
             with suppress(queue.Empty):
                 return inbox.get(timeout=max(0.0, self._next - now))
@@ -132,7 +132,7 @@ class KeepWarm:
 
 
 def warm_gpu(wanted: bool, device: mx.Device | None = None) -> KeepWarm:
-    """Return one that evaluates on mains power if it is `wanted` and the device is a GPU."""
+    """Return a `KeepWarm`, which evaluates on mains power if `wanted`, and on a GPU alone."""
     device = device or mx.default_device()
     return KeepWarm(MainsWatch() if wanted and device.type == mx.gpu else None)
 

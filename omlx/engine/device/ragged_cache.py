@@ -22,7 +22,7 @@ from mlx_lm.models.cache import KVCache, QuantizedKVCache, RotatingKVCache
 from omlx.errors import RewindError
 
 COLUMNS: Final = 256
-"""A buffer has a multiple of so many columns; at least half of them are free behind a copy."""
+"""Columns by which buffers grow: at least half of them are free behind a copy."""
 
 PADDING: Final = 16
 """Divisor — share of unused columns above which rows are laid out again."""
@@ -167,7 +167,7 @@ class RaggedKVCache:
         self._positions = None
 
     def trim(self, tokens: Sequence[int]) -> None:
-        """Remove so many tokens of each row, which the newest pass wrote behind its window."""
+        """Remove the last `tokens` of each row, which the newest pass wrote behind its window."""
         self.lengths = [length - n for length, n in zip(self.lengths, tokens, strict=True)]
         self._positions = None
 
@@ -267,7 +267,7 @@ class RaggedKVCache:
             self._lay_out([self._row(i) for i in range(len(self.lengths))], n)
 
     def _row(self, row: int) -> KeysValues | None:
-        """What a row holds, in order, [1, heads, tokens, width]; None before the first pass."""
+        """Return the arrays of a row, [1, heads, tokens, width]; None before the first pass."""
         if self.keys is None:
             return None
         start = self.starts[row]
@@ -370,7 +370,7 @@ Single: TypeAlias = KVCache | QuantizedKVCache | RotatingKVCache
 
 
 def _ordered(cache: Single) -> KeysValues | None:
-    """What the cache of a row alone holds, in order of positions; None before its first pass."""
+    """Return the arrays of a single row's cache by position; None before its first pass."""
     keys, values = cast(tuple[Any, Any], (cache.keys, cache.values))
     if keys is None:
         return None

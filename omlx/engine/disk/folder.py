@@ -62,8 +62,8 @@ log = logging.getLogger("omlx.prefix")
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What cached prefixes of prompts to `model` depend on. Of one model and `role` only the newest
-    is kept, of all those of one `format`, a fact.
+    """Facts that cached prefixes of prompts to `model` depend on. Of one model and `role` only the
+    newest is kept, of all those of one `format`, which is a fact.
     """
 
     model: str
@@ -85,8 +85,8 @@ class DiskBudget:
     size: int | None = None
 
     def of(self, root: Path, taken: int) -> tuple[int, Reason | None]:
-        """Return the bytes that all folders in `root` may take, which take `taken` now, and why
-        nothing may be written, if so. Raises OSError.
+        """Return the bytes that all folders in `root` may take, and why nothing may be written, if
+        so. They take `taken` now. Raises OSError.
         """
         free = shutil.disk_usage(root).free
         if self.size is not None:

@@ -172,8 +172,8 @@ class Part(NamedTuple):
 def longest_cover(
     records: Iterable[tuple[RecordId, Place]], layout: Layout, longest: int
 ) -> tuple[int, list[Part]]:
-    """Return the longest prefix of at most `longest` tokens that records restore, and their parts
-    in the order of the tokens: rows first. 0 and none if there is none.
+    """Return the length of the longest prefix that records restore, up to `longest` tokens, and its
+    parts in the order of the tokens, rows first.
     """
     kinds: dict[str, list[tuple[RecordId, Place]]] = {"rows": [], "window": [], "state": []}
     for record in records:

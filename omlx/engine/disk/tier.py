@@ -55,7 +55,7 @@ class DiskThresholds:
 
 
 Disk: TypeAlias = "DiskTier | Reason | None"
-"""Where prefixes are stored on disk, or why they are not."""
+"""A store of prefixes on disk, or the reason for none."""
 
 Dump: TypeAlias = Callable[[RecordId, Piece], Record | None]
 """Returns the arrays of a piece as bytes; None if they are not there yet."""
@@ -105,7 +105,7 @@ class DiskTier:
         self._known.update(piece.id for piece in new)
 
     def count_hit(self, tokens: int) -> None:
-        """Count a prefix of so many tokens that came from disk."""
+        """Count a prefix of `tokens` tokens that came from disk."""
         self.hits += 1
         self.hit_tokens += tokens
 
@@ -244,9 +244,9 @@ class DiskCache:
             tier.close()
 
     def join(self, seconds: float = math.inf) -> None:
-        """Wait until what was handed over is written, at most so many seconds. Requires that the
-        engine thread has ended, be it that it died or hung before it could close the tiers. Any
-        thread may call.
+        """Wait at most `seconds` until all that was handed over is written. Requires that the
+        engine thread has ended, even if it died or hung before it could close the tiers. Any thread
+        may call.
         """
         until = time.monotonic() + seconds
         for worker in self._workers.values():

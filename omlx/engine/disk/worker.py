@@ -90,7 +90,7 @@ class DiskWorker:
         return self._waiting < WAITING_BYTES
 
     def wait_for_room(self, seconds: float) -> bool:
-        """Return whether more may be written within so many seconds."""
+        """Return whether more may be written, after waiting for it at most `seconds`."""
         with self._changed:
             return seconds > 0 and self._changed.wait_for(lambda: self.has_room, seconds)
 
@@ -245,7 +245,7 @@ class Fetch:
     """The longest stored prefix of `chain` that has more than `least` tokens, run by run.
 
     `length` is None until all runs were read, then that of the prefix that they restore: 0 if
-    there is none, a record in the middle was damaged, or it was given up (`cancelled`).
+    there is none, if a record in the middle was damaged, or after `cancel`.
     """
 
     def __init__(self, chain: TokenChain, least: int) -> None:
@@ -278,7 +278,7 @@ class Fetch:
         return self.length is not None and not self._runs
 
     def wait(self, seconds: float) -> bool:
-        """Return `ready`, after waiting for it up to so many seconds."""
+        """Return `ready`, after waiting for it at most `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: self.ready, seconds)
 

@@ -52,7 +52,7 @@ def spans(start: int, stop: int, block_tokens: int) -> Iterator[tuple[int, int]]
 
 
 class EvictionQueue:
-    """What can be evicted: the last block of a branch (as None), a window or a state.
+    """Candidates for eviction: the last block of a branch (as None), a window or a state.
 
     `pinned` pieces are left out, and so are locked blocks unless `include_locked`. A last block
     that no window or state lets a prefix be restored from is of no use, and comes first.

@@ -42,8 +42,8 @@ class PolicyConfig:
     it in advance."""
 
     fair_tokens: float = 2.0
-    """Accepted tokens of a draft model that read only a prompt's end: from so many on, the rest may
-    be read before its time was saved."""
+    """Accepted tokens of a draft model that read only a prompt's end, from which on the rest may be
+    read before its time was saved."""
 
     samples: int = 9
     """Samples kept per entry of the cost model. Their median ignores up to four outliers."""
@@ -104,8 +104,8 @@ class PolicyConfig:
     """Ignore draft positions whose cumulative acceptance probability is lower."""
 
     likely: float = 0.5
-    """Of rows that share a pass through recurrent layers, only tokens this likely to be accepted
-    are drafted: after a rejection the row's accepted tokens are computed again, and widen the next
+    """Chance of acceptance below which rows that share a pass through recurrent layers draft no
+    token: after a rejection the row's accepted tokens are computed again, and widen the next
     pass of all rows."""
 
     catch_up_rounds: int = 16

@@ -314,7 +314,7 @@ class CostModel:
             plain.rounds, plain.runs = 0, plain.runs + 1
 
     def next_pass(self, rows: int, context: int, sharing: Counter[str] | None = None) -> Pass:
-        """Return the prices of the next pass. The first ones over so many rows are plain steps."""
+        """Return the prices of the next pass. The first passes over `rows` are plain steps."""
         seconds = cache(partial(self.batch_pass, rows, context=context))
         return Pass(rows, context, seconds, self.plain_step(rows, context), sharing or Counter())
 

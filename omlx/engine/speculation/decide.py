@@ -1,4 +1,4 @@
-"""Which draft to make: the one with the largest throughput. Pure: no state, no clock, no mlx.
+"""Decision: the draft with the largest throughput. Pure: no state, no clock, no mlx.
 
 A pass reads a rectangle of rows × width tokens; a row alone is a rectangle of one. Of each row it
 reads the pending tokens, then as many draft tokens as the width leaves, then padding. All rows take

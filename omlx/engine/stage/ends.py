@@ -60,8 +60,8 @@ def check_architecture(model: nn.Module, *, tensor: bool) -> None:
 
 
 def check_heads(model: nn.Module, ranks: int) -> None:
-    """Raise StageError if so many ranks cannot have equal numbers of attention heads: mlx-lm would
-    round their number down.
+    """Raise StageError if `ranks` cannot have equal numbers of attention heads: mlx-lm would round
+    their number down.
     """
     for module in model.modules():
         for name, heads in vars(module).items():
@@ -132,7 +132,7 @@ def _send(target: int, layer: Any, *args: Any, **kwargs: Any) -> Any:
 def shard(model: Any, group: Any) -> None:
     """Reduce every layer of `model` to this rank's part, in place, by mlx-lm. `group` is mlx's.
 
-    Raises StageError for weights that so many ranks cannot have equal parts of.
+    Raises StageError for weights that its ranks cannot share equally.
     """
     try:
         model.shard(group)

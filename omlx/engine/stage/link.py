@@ -30,12 +30,12 @@ from omlx.errors import Param, StageError
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a process of a group must know.
+    """Order to a process of a group: all that it must know.
 
     `hosts` are names by rank, `ring` their addresses for mlx, `rdma` their devices. `control` is
     the address at which the leader accepts links. `layers` by rank override the split that follows
     from memory. The leader has file descriptors: `listening` of the server's socket, `links` of the
-    one for links, `report` of a file which the supervisor reads.
+    socket for links, `report` of a file which the supervisor reads.
     """
 
     hosts: tuple[str, ...]
@@ -98,7 +98,7 @@ class Frame:
     payload: bytes = b""
 
     def json(self) -> dict[str, Any]:
-        """The payload as an object. Raises StageError if it is none."""
+        """The payload as an object. Raises StageError for anything else."""
         value = None
         with suppress(ValueError, RecursionError):
             value = json.loads(self.payload)

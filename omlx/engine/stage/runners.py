@@ -112,8 +112,8 @@ class StageSizes:
 
 
 class _StageRunner(Runner):
-    """What leader and followers share: ids that only the leader's device knows go to the ranks that
-    embed them.
+    """Base class of leader and follower: ids that only the leader's device knows go to the ranks
+    that embed them.
     """
 
     def __init__(

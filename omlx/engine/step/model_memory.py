@@ -40,7 +40,7 @@ class ModelMemory:
         return self._queue.used_at
 
     def need(self, row: Row) -> int:
-        """Return the bytes that a row is going to take, with the copy as which it may move.
+        """Return the bytes that a row is going to take, a copy to move it included.
 
         Caches of drafters count beside other rows only: a prompt is not refused for its drafts.
         """

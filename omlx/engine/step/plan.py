@@ -89,7 +89,7 @@ class Extract:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Reduce the batch to these rows, in this order; drop it if there are none."""
+    """Reduce the batch to the rows `keep`, in this order; drop the batch if there are none."""
 
     keep: tuple[int, ...]
     op: Literal["filter"] = "filter"

@@ -97,7 +97,7 @@ class _Peak:
 class Activations:
     """Estimates for the passes of one model; `shape` None: its heads are unknown.
 
-    `window`: all attention reaches back so many tokens at most; None: some layers reach all.
+    `window`: tokens that attention reaches back at most; None: some layers reach all.
     """
 
     shape: PassShape | None = None

@@ -163,7 +163,7 @@ class Rotary:
 
 @dataclass(frozen=True, slots=True)
 class Seeing:
-    """How the text models of one family read features.
+    """Reading of features by the text models of one family.
 
     `blank` is the id that stands for an image token where the model asks for ids. The model
     multiplies embeddings by `scale` itself. Within an image attention is open in both directions on

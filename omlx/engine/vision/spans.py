@@ -31,7 +31,7 @@ class ImageSpan:
 
     @property
     def shift(self) -> int:
-        """What the positions behind the span are ahead of the count of tokens; mostly negative."""
+        """Positions behind the span minus the count of tokens; mostly negative."""
         if self.grid is None:
             return 0
         return max(self.grid) - (self.stop - self.start)
@@ -106,8 +106,8 @@ def words_between(
 def words_before(
     tokens: Sequence[int], spans: Sequence[ImageSpan], stop: int, count: int
 ) -> tuple[int, ...]:
-    """Return the last `count` words before token `stop`, which is behind all spans or there are
-    none; fewer where there are not so many.
+    """Return the last `count` words before token `stop`, or fewer. `stop` is behind all spans, if
+    there are any.
     """
     if not count:
         return ()
@@ -137,7 +137,7 @@ class PreparedImage:
 
 @dataclass(frozen=True, slots=True)
 class TowerFacts:
-    """What the scheduler must know of a tower, which computes an image in `steps` steps.
+    """Facts of a tower for the scheduler; it computes an image in `steps` steps.
 
     `patch_cost` is the work of one patch in tokens of prefill, without attention, which adds the
     share `attention` of it for each patch that a patch attends to, at most `attended`.

@@ -279,7 +279,7 @@ def _warn(event: str, error: Exception) -> None:
 
 
 def asks_to_compact(request: GenerationRequest) -> bool:
-    """Whether the last message is one with which a known program asks to compact."""
+    """Whether the last message is a known program's request to compact."""
     if not request.messages or request.messages[-1]["role"] != "user":
         return False
     texts = texts_of(request.messages[-1].get("content"))

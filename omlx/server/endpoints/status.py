@@ -93,7 +93,7 @@ def fallbacks(reasons: Iterable[Reason], model: str) -> list[Json]:
 
 
 def vocabulary(served: ServedModel | None) -> Json | None:
-    """How many token ids are accepted, with a `warning` if the tokenizer has more."""
+    """Return the number of accepted ids, with a `warning` if the tokenizer has more."""
     if served is None:
         return None
     return {"size": served.vocab_size, "warning": optional_reason(served.narrow)}
@@ -140,7 +140,7 @@ def prefixes(stats: PrefixStats) -> Json:
 
 
 def prewarming(stats: BeginningStats | None) -> Json | None:
-    """How far the beginnings are, None where none are stored; `paused` says why they wait."""
+    """Return the progress of beginnings, None if none are stored; `paused` says why they wait."""
     if stats is None:
         return None
     record = asdict(stats) | {"budget_left_s": round(stats.budget_left_s, 3)}

@@ -226,7 +226,7 @@ def from_validation(error: ValidationError) -> BadRequest:
 
 
 def _expected(detail: ErrorDetails, alternatives: Sequence[ErrorDetails]) -> str:
-    """What the value must be; of a rare error its name."""
+    """Return the expected value or type; for a rare error its name."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _RELATIONS:
         bound, relation = _RELATIONS[kind]

@@ -373,6 +373,6 @@ def _kept(entry: Entry) -> Kept:
 
 
 async def _never() -> Message:
-    """A client that does not disconnect: there is none."""
+    """Wait for ever, in place of a client that disconnects: there is no client."""
     never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
     return await never

@@ -250,7 +250,7 @@ class ContentReader:
     def join_texts(
         self, content: str | list[ContentPart], field: str, *, answered: bool = False
     ) -> str:
-        """Join the texts of parts; reasoning is none.
+        """Join the texts of parts, without reasoning.
 
         Raises BadRequest for images and media, but leaves out those of an earlier answer.
         """

@@ -56,8 +56,8 @@ class TokenizedRequest:
 
     @property
     def warnings(self) -> tuple[Reason, ...]:
-        """How the messages were rewritten, what of the schemas is not enforced, and which fields
-        about reasoning have no effect.
+        """Warnings: rewritten messages, unenforced parts of schemas, fields about reasoning without
+        effect.
         """
         changes = [prompt.changes for prompt in self.prompts]
         grammars = [grammar.warnings for grammar in (self.grammar, self.calls) if grammar]

@@ -82,7 +82,7 @@ def includes_usage(options: StreamOptions | None) -> bool:
 
 
 class SamplingFields(Body):
-    """How to choose tokens, and how to draft them."""
+    """Sampling and speculation."""
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -104,7 +104,7 @@ class SamplingFields(Body):
 
     @property
     def sampling(self) -> dict[str, float]:
-        """A `repetition_penalty` of 0 is none: clients send it for a field that is off."""
+        """A `repetition_penalty` of 0 means 1: clients send it for a field that is off."""
         values = sampling_fields(self)
         if values.get("repetition_penalty") == 0:
             values["repetition_penalty"] = 1.0
@@ -135,8 +135,7 @@ class Refusing(Body):
     """A body that refuses fields by name, and warns of others."""
 
     def refuse(self, unsupported: Mapping[str, Sequence[object]]) -> None:
-        """Raise BadRequest for an unsupported field, unless its value is one of those that
-        request nothing."""
+        """Raise BadRequest for an unsupported field, unless its value requests nothing."""
         for name in requesting(self.model_extra or {}, unsupported):
             raise errors.field_error("request.unsupported", name)
 
@@ -277,7 +276,7 @@ def limit(tokens: int | None, field: str, least: int = 1) -> int | None:
 
 
 def stops(stop: str | list[str] | None) -> tuple[str, ...]:
-    """The stop strings; empty ones, which clients send for empty fields, are none."""
+    """Return the stop strings, without empty ones, which clients send for empty fields."""
     given = [stop] if isinstance(stop, str) else stop or []
     return tuple(filter(None, given))
 
@@ -292,7 +291,7 @@ def bias(given: Mapping[str, float] | None) -> dict[int, float]:
 
 
 _KEPT: Final = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
-"""What Claude Code sends with every request: nothing is cleared."""
+"""Value that Claude Code sends with every request: nothing is cleared."""
 _BY_VALUES: Final[Sequence[tuple[Sequence[object], str]]] = (
     (
         (),

@@ -251,8 +251,8 @@ class GenerationService:
         self._workers.shut_down()
 
     async def _check_no_output(self, request: GenerationRequest, served: ServedModel) -> None:
-        """Raise BadRequest for a receipt of an answer without tokens, and for a prompt to be stored
-        where no prefix is.
+        """Raise BadRequest for a request without output that wants a receipt, or a stored prompt
+        where the prefix cache is off.
         """
         if request.max_tokens == 0 and request.receipt:
             raise field_error("request.prewarm", "receipt")

@@ -175,8 +175,7 @@ def _joined(first: TokensCommitted, second: TokensCommitted) -> TokensCommitted:
 
 
 SEED_BITS: Final = 53
-"""Of a random seed: clients that keep numbers as doubles, as JavaScript does, can send it back
-exactly."""
+"""Bits of a random seed — clients that keep numbers as doubles can send it back exactly."""
 
 
 class Opening:

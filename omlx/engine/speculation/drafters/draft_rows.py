@@ -84,7 +84,7 @@ class DraftRow:
 
 
 class DraftCaches:
-    """The cache of each row, by row; `shared` is the one that several rows have."""
+    """The cache of each row, by row; `shared` is the cache of several rows."""
 
     def __init__(self) -> None:
         self.shared: RowsCache | None = None

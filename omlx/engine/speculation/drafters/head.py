@@ -309,7 +309,7 @@ class Shortlist:
 
     @classmethod
     def of(cls, ids: mx.array, output: nn.Module, vocab_size: int) -> Shortlist | Reason:
-        """Return a shortlist, or why these ids are none for a target of `vocab_size` ids."""
+        """Return a shortlist, or why these ids do not suit a target of `vocab_size` ids."""
         if not isinstance(output, (*_TABLES, *_LAYERS)):
             return _refused(f"the output layer is a {type(output).__name__}")
         if ids.dtype != mx.int32 or ids.ndim != 1 or not ids.size:

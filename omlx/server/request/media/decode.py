@@ -20,7 +20,7 @@ MAX_PIXELS: Final = 50_000_000
 """Decoded, 150 MB as RGB, and 600 MB with transparency while it is removed."""
 MAX_SIDE: Final = 16_384
 MAX_RATIO: Final = 200
-"""Of the sides: the preprocessing of Qwen-VL refuses more."""
+"""Ratio of the sides — the preprocessing of Qwen-VL refuses more."""
 
 Image.MAX_IMAGE_PIXELS = None  # `_check_size` allows less, and warns nowhere
 

@@ -29,12 +29,12 @@ from omlx.server.workers import LruCache, Workers
 from omlx.text.template.conversation import BETWEEN
 
 MAX_FILES: Final = 32
-"""Of one request; further ones become notes."""
+"""Files of one request; notes replace further ones."""
 KEPT: Final = 64
 KEPT_CHARACTERS: Final = 8 << 20
 _PDF: Final = b"%PDF-"
 _PDF_WITHIN: Final = 1024
-"""Bytes at the beginning of a file within which a PDF says that it is one."""
+"""Bytes at the beginning of a PDF, among which is `_PDF`."""
 _POLL_S: Final = 0.05
 _FAILURES: Final = {
     pdf_worker.ENCRYPTED: "file.encrypted",
@@ -45,7 +45,7 @@ _FAILURES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FileText:
-    """The text of a file, or the code of the reason why there is none."""
+    """The text of a file, or the code of a failure."""
 
     text: str = ""
     failure: str | None = None

@@ -45,7 +45,7 @@ from omlx.text.template.conversation import BETWEEN
 from omlx.text.tokens import MAX_TOKENS
 
 MAX_IMAGES: Final = 32
-"""Of one request."""
+"""Images of one request."""
 MOVED: Final = "[image: shown below the results]"
 SHOWN: Final = "Images of the results above:"
 _TOOL: Final = "tool"
