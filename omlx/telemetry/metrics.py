@@ -79,7 +79,7 @@ class Gauges:
 
 
 class Metrics:
-    """`gauges` is called at every scrape, on the scraping thread."""
+    """Prometheus metrics. `gauges` is called at every scrape, on the scraping thread."""
 
     def __init__(self, gauges: Callable[[], Gauges]) -> None:
         self._registry = CollectorRegistry()

@@ -53,7 +53,7 @@ class _Opened(NamedTuple):
 
 
 class Toolbox:
-    """`servers`: addresses or commands of MCP servers by name; `web`: address of a search."""
+    """Tools of MCP `servers` (addresses or commands, by name) and of the search at `web`."""
 
     def __init__(
         self,

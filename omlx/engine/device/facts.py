@@ -46,13 +46,13 @@ from omlx.exactness import ROWS, WINDOWS, Bounds, Exactness
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """`vocab_size` is the number of ids that tokenizer and model both have; `weight_bytes` what a
-    pass reads at most. In stages `own_layout` is that of this rank's layers, `layout` that of all.
-
-    Reasons say what the model cannot do: `unbatchable`, share passes between rows; `no_uneven`,
-    read windows of different lengths in such a pass; `uncacheable`, keep prefixes; `no_rewind`,
-    roll back, and so verify drafts; `no_kv_bits`, quantize KV caches. `kv_bits` are those of a
-    number in quantized caches. `shape` tells activations; None: the config does not.
+    """Facts of a loaded model. `vocab_size` counts the ids that tokenizer and model both have;
+    `weight_bytes` are the bytes that a pass reads at most. In stages `own_layout` is that of this
+    rank's layers, `layout` that of all. Reasons say what the model cannot do: `unbatchable`, share
+    passes between rows; `no_uneven`, read windows of different lengths in such a pass;
+    `uncacheable`, keep prefixes; `no_rewind`, roll back, and so verify drafts; `no_kv_bits`,
+    quantize KV caches. `kv_bits` are those of a number in quantized caches. `shape` tells
+    activations; None: the config does not.
     """
 
     vocab_size: int

@@ -208,9 +208,10 @@ def quantizing(make_cache: MakeCache, bits: int | None) -> MakeCache:
 
 @dataclass(frozen=True, slots=True)
 class SplitModel:
-    """`body` maps ids [rows, tokens] to hidden states [rows, tokens, D] and appends to the `cache`,
-    `embed` maps them to embeddings of that shape; `score` maps hidden states to logits [rows,
-    tokens, V], by the module `output`. `text` is the module that has the layers and their sizes.
+    """Parts of a text model. `body` maps ids [rows, tokens] to hidden states [rows, tokens, D] and
+    appends to the `cache`, `embed` maps them to embeddings of that shape; `score` maps hidden
+    states to logits [rows, tokens, V], by the module `output`. `text` has the layers and their
+    sizes.
     """
 
     text: Any

@@ -321,8 +321,8 @@ class Runner:
 
 
 def _sampled_places(logits: mx.array, windows: Sequence[Window]) -> mx.array:
-    """The logits behind the newest known token and each draft token of every window, [places, V],
-    of those at all tokens [rows, widest, V].
+    """Return the logits [places, V] to sample from, of `logits` [rows, widest, V]: those behind the
+    newest known token and each draft token of every window.
     """
     if logits.shape[1] == 1:
         return logits[:, 0]

@@ -78,8 +78,8 @@ class Fingerprint:
 
 @dataclass(frozen=True, slots=True)
 class DiskBudget:
-    """`size` is what the user allows in bytes. None: a quarter of what is free, up to `MAX_BYTES`;
-    below `MIN_FREE` nothing is written.
+    """Bytes that all folders may take: `size`, as set by the user; None: a quarter of the free
+    space, up to `MAX_BYTES`. Below `MIN_FREE` nothing is written.
     """
 
     size: int | None = None

@@ -134,7 +134,8 @@ class Segments:
 
 
 class DiskStore(Database):
-    """`records` counts what the table has; `damaged` what was dropped because of its checksum.
+    """Records in segments, and their table. `records` counts those of the table; `damaged` those
+    dropped for their checksum.
 
     SQLite does not notice every flipped bit: a query may return rows that were not asked for, and
     those that no record can have, which are dropped.

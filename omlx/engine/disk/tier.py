@@ -46,8 +46,8 @@ TOUCH_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class DiskThresholds:
-    """`min_write_tokens`: shortest prefix written without a hit. `min_gain_tokens`: how much longer
-    than the prefix in memory one on disk must be.
+    """Thresholds in tokens. `min_write_tokens`: shortest prefix written without a hit.
+    `min_gain_tokens`: least that a prefix on disk adds to the one in memory.
     """
 
     min_write_tokens: int = 512

@@ -121,7 +121,7 @@ class PrefixMatch:
 
 
 class PrefixIndex(PrefixTree):
-    """`insert` says which pieces to copy out of a cache, `match` from which to restore one.
+    """Index of cached prefixes: `insert` returns pieces to copy, `match` pieces to restore.
 
     An owner (a row) holds the blocks it read or inserted until it releases them: they are locked
     against eviction for room.

@@ -22,7 +22,7 @@ from omlx.engine.piece import Layout, Piece
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """`tokens` from position `start` on.
+    """Node of the radix tree: `tokens` from position `start` on.
 
     `rows` cover them without a gap; `states` are by the position they stand at. `children` are in
     the order of their tokens, and none begins with all of another's. `used` is when a request last

@@ -140,7 +140,7 @@ class Savings:
 
 @dataclass(slots=True)
 class ExplorationBudget:
-    """`elapsed` are the request's plain steps so far, `lost` those lost against plain decoding."""
+    """Budget of a request in plain steps: `elapsed` so far, `lost` against plain decoding."""
 
     savings: Savings = field(default_factory=Savings)
     elapsed: float = 0.0

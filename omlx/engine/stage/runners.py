@@ -42,7 +42,7 @@ INIT_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`rank` of `size` processes. `tensor`: each has a part of every layer, not some layers."""
+    """Processes of a model: `rank` of `size`. `tensor`: each has a part of every layer."""
 
     rank: int
     size: int

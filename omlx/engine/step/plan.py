@@ -302,7 +302,7 @@ class Read:
 
 
 class PendingOps:
-    """`next` holds the operations of the next plan, `later` those of the plan after it."""
+    """Pending cache operations: `next` are those of the next plan, `later` of the plan after it."""
 
     def __init__(self) -> None:
         self.next: list[CacheOp] = []

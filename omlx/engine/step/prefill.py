@@ -169,8 +169,8 @@ PassRoom: TypeAlias = Callable[[int], int | None]
 """Takes the bytes that a pass wants; returns those that it may take now, None for no limit."""
 
 FIRST: Final = 128
-"""Tokens of the first pass of a model in stages, of one whose activations are unknown, and the
-least to which slow passes are shortened."""
+"""Tokens of the first pass of a model in stages, or with unknown activations, and of the shortest
+slow pass."""
 
 UNLEARNED: Final = 256
 """Tokens of a pass before a peak was measured, where memory is short."""

@@ -229,7 +229,7 @@ LINGER_STEPS: Final = 16
 
 
 class CacheSizes(Protocol):
-    """`unseen` is the share of the caches' bytes that other processes hold: 0 but in stages."""
+    """Sizes of caches. `unseen`: share of their bytes in other processes, 0 but in stages."""
 
     unseen: float
 

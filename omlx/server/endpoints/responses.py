@@ -66,7 +66,7 @@ class Following(Body):
 
 
 class ResponseEndpoints:
-    """`store` holds finished responses and those in progress, of one application."""
+    """The Responses API; `store` holds responses, finished and in progress."""
 
     def __init__(self, responder: Responder) -> None:
         self.store = ResponseStore(journal=responder.answers.journal)

@@ -248,7 +248,7 @@ OPEN_PATHS: Final = frozenset({"/health"})
 
 
 class AccessGuard:
-    """`hosts` and `origins` are allowed beside the built-in ones; "*" allows any.
+    """Guard of all paths. `hosts` and `origins` add to the built-in ones; "*" allows any.
 
     A key comes as `Authorization: Bearer` or `x-api-key`. A body may have at most
     `max_body_bytes`, whatever its Content-Length says, and pause for at most `body_timeout_s`.

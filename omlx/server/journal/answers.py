@@ -66,7 +66,7 @@ class LastEvent(NamedTuple):
 
 
 class Answers:
-    """`running` has the answers in progress by id. `journal` None: nothing outlives the process."""
+    """Answers: `running` are in progress, by id. `journal` None: none outlives the process."""
 
     def __init__(self, loops: ToolLoops, keep_alive_s: float, journal: Journal | None) -> None:
         self.journal = journal

@@ -113,8 +113,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`parts`: batches in order, or of a finished answer, all of it. `used`: not after the newest
-    of them, in seconds since the epoch.
+    """A recorded answer. `parts`: its batches in order, or the whole finished answer. `used`: not
+    after the newest of them, in seconds since the epoch.
     """
 
     header: Header

@@ -170,8 +170,8 @@ MAX_PROGRAMS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`client` is the first word of the User-Agent, such as `claude-cli/2.1.197`; its newest
-    request came `at` seconds since the epoch. `refused`: it was not answered."""
+    """A program: `client` is the first word of the User-Agent, such as `claude-cli/2.1.197`. Its
+    newest request came `at` seconds since the epoch; `refused`: without an answer."""
 
     client: str
     at: float
@@ -201,7 +201,7 @@ class LastSeen:
 
 
 class Activity:
-    """`clock` is monotonic, `wall` the time of day; both in seconds.
+    """Record of requests. `clock` is monotonic, `wall` the time of day; both in seconds.
 
     `totals` are of finished requests since the server started; `history` survives restarts.
     """

@@ -126,7 +126,7 @@ class Continuation(Protocol):
 
 
 class GenerationStream:
-    """`batches` yields the events, once; `close` may be called at any time and is final.
+    """Stream of an answer: `batches` yields its events, once; `close` is final, at any time.
 
     `model`: id of the model, or of the requested profile. `finishes` fills as choices end.
     `prompt_n`: tokens of the newest prompt; `first_tokens`: first id of each prompt. `seed`:

@@ -49,8 +49,8 @@ class Head(Protocol):
     """The layers of a head, between the target's hidden states and its output layer."""
 
     def __call__(self, embedded: mx.array, hidden: mx.array, cache: Cache, /) -> mx.array:
-        """Return hidden states [1, tokens, D] for the target's output layer, of embeddings of
-        tokens and of the hidden states before them, both [1, tokens, D]. Appends to the cache."""
+        """Return hidden states for the target's output layer. Appends to the cache. `embedded` are
+        tokens, `hidden` the target's states before them; all are [1, tokens, D]."""
         ...
 
     def make_cache(self) -> Cache:

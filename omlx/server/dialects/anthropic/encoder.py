@@ -50,8 +50,8 @@ _COUNTS: Final = ("usage", "timings", "warnings", "receipt")
 
 
 class MessageEncoder(EventEncoder):
-    """`prompt_n`: tokens of the prompt; `max_tokens`: as requested; `hidden`: reasoning is not
-    shown; `run_here`: server tools by function.
+    """An answer as a message. `prompt_n`: tokens of the prompt; `max_tokens`: as requested;
+    `hidden`: reasoning is not shown; `run_here`: server tools by function.
     """
 
     def __init__(

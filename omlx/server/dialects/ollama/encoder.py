@@ -36,8 +36,8 @@ _NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`created_at`: ISO time; `load_ms`: wait for the model; `token_bytes`: None without
-    logprobs.
+    """Fields of every line. `created_at`: ISO time; `load_ms`: wait for the model; `token_bytes`:
+    None without logprobs.
     """
 
     model: str

@@ -55,7 +55,7 @@ _APPROVAL: Final = "mcp_approval_request"
 
 
 class ResponseEncoder(EventEncoder):
-    """`echo`: fields repeated from the request. `tools`: by qualified name.
+    """An answer as a response. `echo`: fields of the request. `tools`: by qualified name.
 
     `run_here`: server tools by function. `encrypted`: reasoning is also sent in the opaque field
     for the next turn. `prewarms`: the request generates nothing.
