@@ -115,10 +115,7 @@ class BenchmarkPage:
         return BenchmarkView(models, outcome, lengths, urlencode(chosen))
 
     def _lengths(self, model: str) -> Sequence[tuple[int, int]]:
-        """Return each size to choose with its length in tokens, cut to the context.
-
-        Reads files.
-        """
+        """Return each size to choose with its length in tokens, cut to the context. Reads files."""
         entry = self.pool.entry(model)
         facts, limit = checkpoint_facts(entry), None
         if entry.usable:

@@ -33,7 +33,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/models/pool/borrowed_drafters tests/engine/borrowed
         tests/engine/test_borrowed tests/models/test_drafters tests/server/test_drafters
         tests/models/test_heads tests/models/heads tests/models/drafts
-        omlx/models/pool/cost_file omlx/models/pool/speculation tests/models/test_cost_file
+        omlx/models/pool/cost_store omlx/models/pool/speculation tests/models/test_cost_store
         tests/models/test_draft_
         tests/models/test_speculation_ tests/engine/test_head
         tests/engine/heads tests/engine/test_acceptance tests/engine/test_calibration

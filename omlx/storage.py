@@ -40,7 +40,7 @@ Failure: Final = (OSError, sqlite3.Error, UnicodeError)
 """Errors of every use of a file; UnicodeError for damaged bytes in texts or messages."""
 
 _DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
-"""The last one: our queries are correct, unless what the file says of its tables is not."""
+"""Codes of damage. `SQLITE_ERROR`, too: the queries fit the tables unless the file is damaged."""
 
 log = logging.getLogger("omlx.storage")
 
@@ -83,7 +83,7 @@ class Database:
         self._db: sqlite3.Connection | None = None
 
     def prepare(self) -> None:
-        """Do what else belongs to opening; may notice damage. For subclasses."""
+        """Complete the opening, in subclasses; may notice damage."""
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -279,7 +279,7 @@ class Measurements:
             return None
 
     def change(self, name: str, change: Callable[[str | None], str]) -> None:
-        """Replace a text by what `change` makes of it."""
+        """Replace a text by the result of `change`, which takes the text, or None."""
 
         def replace(db: sqlite3.Connection) -> None:
             row = (self.kind, name, change(self._load(db, name)))
@@ -299,10 +299,10 @@ class _Records(Database):
         self._home = home
 
     def prepare(self) -> None:
-        """Take over what earlier versions have stored in files.
+        """Import the files of earlier versions.
 
-        They are deleted after what they hold is durable, and noted as taken over after that: if the
-        process ends in between, the next one does the rest.
+        The files are deleted once their content is durable, and noted as imported after that: if
+        the process ends in between, the next one does the rest.
         """
         if self.db.execute("select * from earlier_files").fetchone():
             return

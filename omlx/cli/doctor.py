@@ -49,7 +49,7 @@ from omlx.machine import (
 from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.registry import Status
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.models.pool.footprint import default_limit_bytes
 from omlx.models.pool.pool import build_pool
 from omlx.power import read_power
@@ -297,7 +297,7 @@ async def _measure(model: str, configuration: LiveConfiguration) -> Exactness:
     try:
         settings = configuration.current.resolve().settings
         registry = await asyncio.to_thread(find_models([], configuration.current).scan)
-        files = CostFiles(settings.home)
+        files = CostStore(settings.home)
         pool = build_pool(engine, Catalog(registry, configuration), costs=files)
         measured = await ExactnessService(pool, engine).measure(model, passed)
         await pool.residents.save_costs(files)

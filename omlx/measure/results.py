@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 import omlx
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.cost_file import machine
+from omlx.models.pool.cost_store import machine
 from omlx.storage import Failure, Measurements
 
 TRIALS: Final = "trials"

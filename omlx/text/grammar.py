@@ -161,7 +161,7 @@ class GrammarCompiler:
         grammar = CallGrammar(markup, use, self._tokens.added)
         try:
             matcher = self._tokens.matcher(grammar.forced() if use.forced else grammar.inside())
-            compiled = _compiled("tools", matcher, [*removed, *dict.fromkeys(grammar.unheld)])
+            compiled = _compiled("tools", matcher, [*removed, *dict.fromkeys(grammar.unenforced)])
             answer = grammar.answer()
             if answer is None:
                 return compiled

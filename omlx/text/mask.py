@@ -30,6 +30,8 @@ fuel takes less than 0.1 CPU seconds. A list of 20,000 words fits."""
 
 
 class GrammarTokens:
+    """Tokens of a model for grammars: llguidance's view of the tokenizer, and ids of markers."""
+
     def __init__(self, tokenizer: Tokenizer, stop_ids: Iterable[int]) -> None:
         self._tokenizer = tokenizer
         self._stop_ids = sorted(stop_ids)
@@ -159,6 +161,8 @@ class Thought:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
+    """Marker of which the tokens `ids` are still due, followed by `then`."""
+
     ids: tuple[int, ...]
     then: State
 
@@ -184,7 +188,7 @@ State: TypeAlias = Free | Constrained | Thought | Marker | AnswerStart | CallSta
 
 @dataclass(slots=True, eq=False)
 class GrammarMask:
-    """Mask of a choice, an engine `TokenMask`."""
+    """Mask of a choice by grammars, an engine `TokenMask`."""
 
     state: State
     without_stops: bytes

@@ -27,7 +27,7 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.hub.downloads import Downloads
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.models.pool.footprint import used_bytes
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.receipts.kept import AnswerStore
@@ -260,7 +260,7 @@ def omlx(
     registry: Registry = DEMO,
     default: str | None = TARGET,
     keep_alive_s: float = 5.0,
-    costs: CostFiles | None = None,
+    costs: CostStore | None = None,
     build: Callable[..., Pool] = build_pool,
     configuration: LiveConfiguration | None = None,
     used: Callable[[], int] = used_bytes,

@@ -11,7 +11,7 @@ import pytest
 from openai import APIError, APIStatusError
 
 from omlx.engine.types import Event
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.settings.schema import Settings
 from tests.server.dialects import user
 from tests.server.running import PATIENCE_S, TARGET, omlx
@@ -115,7 +115,7 @@ def test_a_silent_stream_is_kept_open_with_comments() -> None:
 
 
 def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
-    files = CostFiles(tmp_path)
+    files = CostStore(tmp_path)
     plain = {**ASK, "max_tokens": 8, "speculation": "ngram"}
     with omlx(costs=files) as running:
         http = running.http
@@ -137,7 +137,7 @@ def test_measured_costs_are_saved_when_the_server_ends(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_calibration_is_reported_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omlx.engine.calibration.SHORT_STEP_SECONDS", 60.0)
-    files, ask = CostFiles(tmp_path), {**ASK, "max_tokens": 1, "speculation": "off"}
+    files, ask = CostStore(tmp_path), {**ASK, "max_tokens": 1, "speculation": "off"}
     statuses = []
     for calibrates in (True, False):
         server = omlx(costs=files, calibrates=calibrates)

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from omlx.measure.results import Conditions, ResultStore, StoredResult
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.receipts.kept import AnswerStore
 from omlx.storage import FILE, use
 from omlx.telemetry.usage import Usage, UsageHistory
-from tests.models.test_cost_file import KEY, measured
+from tests.models.test_cost_store import KEY, measured
 from tests.receipts.test_store import answer
 from tests.storage import homes
 
@@ -90,7 +90,7 @@ def files(home: Path) -> list[str]:
 
 def check(home: Path) -> None:
     """All of it is on record."""
-    assert CostFiles(home).load(KEY).to_json() == measured().to_json()
+    assert CostStore(home).load(KEY).to_json() == measured().to_json()
     assert ResultStore(home).trials("org/a").report == RUN
     assert ResultStore(home).runs("org/a") == [RUN]
     assert AnswerStore(home).get("a-0")[0] == answer("a-0")

@@ -57,7 +57,7 @@ from omlx.machine import program_words, set_up_allocator
 from omlx.models.catalog.package import FILE as PACKAGE_FILE
 from omlx.models.catalog.tokenizer import import_mlx_lm
 from omlx.models.hub.downloads import Downloads
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.models.pool.footprint import bound_mlx, wire
 from omlx.models.pool.load_weights import WeightReader, load_steps
 from omlx.models.pool.pool import Pool, build_pool
@@ -173,7 +173,7 @@ async def serve(
     engine.start()
     watching = asyncio.create_task(monitor.run())
     try:
-        costs = CostFiles(settings.home)
+        costs = CostStore(settings.home)
         staged = None if order is None else _staged_reader(order, engine, selection)
         read: WeightReader = staged or load_steps
         build = partial(build_pool, report=LoadingBars(), apply_limit=bound_mlx)

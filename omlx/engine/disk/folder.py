@@ -1,9 +1,9 @@
 """The folders of prefixes on disk, and access to that of one model.
 
-OMLX_HOME/cache/lock                guards the creation and removal of folders
-OMLX_HOME/cache/FINGERPRINT/about   the model, for people and for staleness
-                           /lock    held by the process that uses the folder
-                           /…       segments and their table
+OMLX_HOME/cache/lock                     guards the creation and removal of folders
+OMLX_HOME/cache/FINGERPRINT/about.json   the model, for people and for staleness
+                           /lock         held by the process that uses the folder
+                           /…            segments and their table
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class CacheFolder:
     """The locked folder of one fingerprint, until `close`."""
 
     def __init__(self, root: Path, fingerprint: Fingerprint) -> None:
-        """Create it if need be, and delete stale ones. Raises Locked, OSError."""
+        """Create the folder if need be, and delete stale ones. Raises Locked, OSError."""
         self._root = root
         self.path = root / fingerprint.name
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -218,8 +218,9 @@ class StoreAccess:
     """The store of one fingerprint, opened when need be. After an error, which is logged once, it
     is closed, and opened again after `RETRY_S`.
 
-    Any thread may read `state`, `off` where nothing is read or written, and why nothing is written,
-    `paused`, and set `clearing`: then the store is emptied before anything else is done with it.
+    Any thread may read `state`, whose `off` is the reason why the store is closed, and `paused`,
+    the reason why nothing is written. Any thread may set `clearing`: the next work empties the
+    store first.
     """
 
     _root: Path
@@ -255,7 +256,7 @@ class StoreAccess:
         if time.monotonic() - self._checked_at > CHECK_S:
             self.check_space(store)
         limit, size = self.state.max_bytes, record.nbytes
-        self._pause(self._no_space or self._enough(store))
+        self._pause(self._no_space or self._daily_limit(store))
         if self.paused is not None or size > limit // 2:
             return
         try:
@@ -270,7 +271,7 @@ class StoreAccess:
             store.shrink(store.nbytes // 2)
 
     def check_space(self, store: DiskStore) -> None:
-        """Learn how much may be written, and free what is too much."""
+        """Set the limit by the free space, and delete the records above the limit."""
         assert self._folder is not None
         others = self._folder.others_bytes()
         limit, paused = self._budget.of(self._root, others + store.nbytes)
@@ -283,10 +284,10 @@ class StoreAccess:
             store.shrink(own)
         self._checked_at = time.monotonic()
         self.state = replace(self.state, max_bytes=own)
-        self._pause(paused or self._enough(store))
+        self._pause(paused or self._daily_limit(store))
 
     def close(self) -> None:
-        """Give the folder back; empty it before, if that is still to be done."""
+        """Release the folder, emptied if `clearing` is set."""
         if self.clearing:
             self._retry_at = 0.0
             self.attempt(just_open)
@@ -334,8 +335,8 @@ class StoreAccess:
             log.warning(reason.message, extra={"fields": {"model": self._fingerprint.model}})
         self.state, self.paused = DiskStats(reason), None
 
-    def _enough(self, store: DiskStore) -> Reason | None:
-        """Say that enough was written today, if so."""
+    def _daily_limit(self, store: DiskStore) -> Reason | None:
+        """Return the reason why nothing more is written today; None below the day's limit."""
         written = store.written_today
         if written < DAILY * self.state.max_bytes:
             return None

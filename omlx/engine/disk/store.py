@@ -149,8 +149,8 @@ class DiskStore(Database):
         self.run(lambda: self.db)
 
     def prepare(self) -> None:
-        """Delete what the death of a process left: segments that the table does not know, and the
-        other way round.
+        """Delete the remains of a killed process: segments without records in the table, and
+        records without a segment.
         """
         there = set(self._segments.sizes)
         entered = {row[0] for row in self.db.execute("select distinct segment from records")}

@@ -16,7 +16,7 @@ from omlx.engine.types import RequestCounts
 from omlx.errors import Conflict, EngineDead, ModelError, Reason
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.loader import ModelLoader
@@ -128,7 +128,7 @@ class ResidentModels:
         if isinstance(self._loader.disks, DiskCache):
             await asyncio.to_thread(self._loader.disks.remove, model)
 
-    async def save_costs(self, files: CostFiles) -> None:
+    async def save_costs(self, files: CostStore) -> None:
         with suppress(EngineDead):
             for resident in list(self):
                 record = await asyncio.wrap_future(self._engine.call(resident.costs.record))

@@ -34,7 +34,7 @@ from omlx.models.catalog.files import GENERATION_CONFIG
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer, tokenizer_length
 from omlx.models.library.choose import AUTO, is_borrowed, is_encoder
-from omlx.models.pool.cost_file import CostKey, machine
+from omlx.models.pool.cost_store import CostKey, machine
 from omlx.models.pool.opening import (
     Dtype,
     LoadProgress,
@@ -102,7 +102,7 @@ class LoadedModel:
         return same_stages and same_library and self.vision.follows(vision=settings.vision)
 
     def cost_key(self, choice: DraftChoice) -> CostKey:
-        """Return the conditions under which passes of this target take what they take."""
+        """Return the conditions under which measured costs of this target's passes are valid."""
         where = machine() if self.stage is None else f"{machine()} {self.stage.layout}"
         if self.facts.kv_bits is not None:
             where += f" kv_bits={self.facts.kv_bits}"
@@ -314,7 +314,7 @@ def exactness_steps(
 ) -> Iterator[None]:
     """Measure the exactness of a model whose context is `longest` tokens, a pass a step.
 
-    It is kept with the costs. Requires the engine thread. Raises ModelError if it cannot be
+    The result is kept with the costs. Requires the engine thread. Raises ModelError if it cannot be
     measured.
     """
     from omlx.engine.device.facts import measure_exactness  # noqa: PLC0415 — as above

@@ -27,7 +27,7 @@ from omlx.models.catalog.facts import ModelIdentity, model_identity
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.library.choose import AUTO
-from omlx.models.pool.cost_file import CostFiles, LoadedCosts
+from omlx.models.pool.cost_store import CostStore, LoadedCosts
 from omlx.models.pool.footprint import release_memory
 from omlx.models.pool.load_weights import (
     LoadedModel,
@@ -73,7 +73,7 @@ class ModelLoader:
 
     engine: EngineThread
     memory: MemoryGuard
-    costs: CostFiles | None
+    costs: CostStore | None
     read: WeightReader
     disks: DiskCache | Reason | None
 

@@ -30,7 +30,7 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.reference import MissingDraft, Reference
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.catalog.tokenizer import cached_tokenizer
-from omlx.models.pool.cost_file import CostFiles
+from omlx.models.pool.cost_store import CostStore
 from omlx.models.pool.eviction import Evictor, ResidentModels, background
 from omlx.models.pool.footprint import (
     MemoryParts,
@@ -61,7 +61,7 @@ def build_pool(
     catalog: Catalog,
     *,
     report: Report = ignore_progress,
-    costs: CostFiles | None = None,
+    costs: CostStore | None = None,
     used: Callable[[], int] = taken_bytes,
     clock: Callable[[], float] = time.monotonic,
     read: WeightReader = load_steps,
@@ -108,7 +108,7 @@ class Pool:
     residents: ResidentModels
     evictor: Evictor
     load_queue: LoadQueue
-    _costs: CostFiles | None
+    _costs: CostStore | None
     _clock: Callable[[], float]
     fetching: dict[Reference, MissingDraft] = field(default_factory=dict)
     _unloading: set[asyncio.Task[None]] = field(default_factory=set)

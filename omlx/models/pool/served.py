@@ -19,7 +19,7 @@ from omlx.errors import Reason, optional_reason
 from omlx.exactness import ExactnessClaim
 from omlx.models.catalog.facts import ModelIdentity
 from omlx.models.catalog.registry import ModelEntry
-from omlx.models.pool.cost_file import LoadedCosts
+from omlx.models.pool.cost_store import LoadedCosts
 from omlx.models.pool.load_weights import LoadedModel
 from omlx.models.pool.opening import Dtype, LoadProgress
 from omlx.models.pool.speculation import SpeculationConfig

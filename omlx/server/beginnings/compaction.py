@@ -64,7 +64,8 @@ log = logging.getLogger("omlx.prefix")
 class Shape:
     """Differences of a compaction from the compacted conversation.
 
-    `system` replaces the system messages, None: the same ones. `tools` as offered, or none.
+    `system` replaces the system messages; None: the same ones. `tools` replaces the tools unless
+    `same_tools`.
     `asks` are the messages behind the conversation, or, for a `transcript`, the text behind it.
     `filled`: share of the context that the conversation filled, 0 if unknown. `kept`: tokens at the
     end of the conversation that are not in a transcript. `seen_at`: seconds since the epoch.

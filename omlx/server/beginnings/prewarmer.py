@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from omlx.engine.loop import EngineLoop
 
-LAST: Final = 1 << 31
-"""Number — priority after the requests of clients."""
+LOWEST: Final = 1 << 31
+"""Number — priority of background work, below the requests of clients."""
 
 
 class BackgroundPrefill:
@@ -71,9 +71,9 @@ class BackgroundPrefill:
         beside: bool = False,
         least: int = 1,
     ) -> tuple[bool, int]:
-        """Compute what the prefix cache of a leased model lacks, if `least` tokens or more.
+        """Compute the tokens that the prefix cache of a leased model lacks, if at least `least`.
 
-        Any request cancels the work, or, `beside` requests, goes first.
+        Any request cancels the work; with `beside`, requests only go first.
 
         Return whether the work ended before `deadline`, in seconds of the event loop, and the
         number of computed tokens. Does nothing where memory has no room. Raises OmlxError.
@@ -86,7 +86,7 @@ class BackgroundPrefill:
             max_tokens=0,
             stable=len(tokens),
             background=not beside,
-            priority=LAST,
+            priority=LOWEST,
         )
         if not await asyncio.wrap_future(self._engine.may_prefill(model, request, least)):
             return True, 0
@@ -187,9 +187,9 @@ class Work:
 
 
 class Prewarmer:
-    """Runs on the event loop. `power` returns whether the machine is on mains (blocking).
+    """Computes expected beginnings while the server is idle. On the event loop.
 
-    `wall` returns the time of day in seconds.
+    `power` returns whether the machine is on mains (blocking). `wall`: the time of day in seconds.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Notation:
 
     added: Mapping[str, int]  # ids of tokens that are not composed of smaller ones
     # Takes the description of an unenforced part. Raises ValueError if all must be enforced.
-    unheld: Callable[[str], None]
+    note_unenforced: Callable[[str], None]
 
     def literal(self, text: str) -> str:
         """Return a text in the grammar's form, with added tokens by their ids."""
@@ -97,7 +97,7 @@ class Notation:
         try:
             return text_bounds(types, schema)
         except ValueError as error:
-            self.unheld(str(error))
+            self.note_unenforced(str(error))
             return [NO_BOUNDS]
 
     def alternatives_of(self, schema: Schema) -> list[Schema]:
@@ -106,7 +106,7 @@ class Notation:
         try:
             return object_alternatives(embedded(schema, schema))
         except ValueError as error:
-            self.unheld(str(error))
+            self.note_unenforced(str(error))
             return [schema]
 
 
@@ -176,8 +176,8 @@ class ArgumentRules:
 
     def members(self, schema: Schema) -> str:
         between = self.literal(self.separator)
-        for detail in _unheld(schema):
-            self.notation.unheld(detail)
+        for detail in _unenforced(schema):
+            self.notation.note_unenforced(detail)
         if is_open(schema):
             other = self.other(schema.get("additionalProperties", True))
             return f"({other} ({between} {other})*)?" if self.separator else f"({other})*"
@@ -236,7 +236,7 @@ def repeated(item: str, separator: str, schema: Schema) -> str:
     return f"({item}{more}){optional}"
 
 
-def _unheld(schema: Schema) -> Iterator[str]:
+def _unenforced(schema: Schema) -> Iterator[str]:
     """Yield keywords of an object's schema that rules by member do not enforce."""
     count = len(list(members(schema)))
     if "patternProperties" in schema and (count or is_open(schema)):
@@ -281,7 +281,7 @@ class TagArguments:
         alternatives = notation.alternatives_of(schema)
         if not self.typed:
             for name in _mistaken(schema, alternatives):
-                notation.unheld(f"'{name}' has other types in other alternatives")
+                notation.note_unenforced(f"'{name}' has other types in other alternatives")
         yield from object_rules(alternatives, rule, partial(TagRules, self, notation))
 
     def text(self, arguments: Mapping[str, Any]) -> str:

@@ -28,17 +28,17 @@ class CallGrammar:
     """Grammars of a request's calls, by the markup of a model's family.
 
     `added` maps the tokenizer's added tokens, which are no compositions of smaller tokens, to ids.
-    `unheld` collects unenforced parts of schemas, for functions without `strict`.
+    `unenforced` collects parts of schemas that are not enforced, of functions without `strict`.
 
     Methods raise BadRequest for a function whose arguments cannot be an object, and for
     unenforceable parts of a strict function's schema.
     """
 
     def __init__(self, markup: CallMarkup, use: ToolUse, added: Mapping[str, int]) -> None:
-        self.unheld: list[str] = []
+        self.unenforced: list[str] = []
         self._form = markup.form
         self._use = use
-        self._notation = Notation(added, self.unheld.append)
+        self._notation = Notation(added, self.unenforced.append)
         self._literal = self._notation.literal
 
     def forced(self) -> str:
@@ -155,7 +155,7 @@ class CallGrammar:
         # A strict schema must be enforced entirely.
         if name in self._use.strict:
             raise ValueError(detail)
-        self.unheld.append(f"{name}: {detail}")
+        self.unenforced.append(f"{name}: {detail}")
 
 
 def answer_text(messages: Messages) -> str:

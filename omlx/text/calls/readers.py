@@ -110,10 +110,7 @@ class WholeReader:
 
 
 def arguments_json(arguments: dict[str, Any]) -> str:
-    """Return arguments as JSON.
-
-    Raises ValueError or TypeError for values outside JSON or UTF-8.
-    """
+    """Return arguments as JSON. Raises ValueError or TypeError for values outside JSON or UTF-8."""
     text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
     text.encode()
     return text
@@ -130,6 +127,8 @@ class _Value:
 
 
 class TagReader:
+    """Reader of a call whose arguments are between tags, from its `head` on."""
+
     def __init__(self, form: CallFormat, tools: Tools, head: re.Match[str]) -> None:
         assert form.tags is not None
         self._tags = form.tags

@@ -14,7 +14,7 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.pool.cost_file import CostFiles, CostKey, LoadedCosts, machine
+from omlx.models.pool.cost_store import CostStore, CostKey, LoadedCosts, machine
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests.models.pools import make_pool
@@ -26,8 +26,8 @@ DEMO = Registry(tuple(ModelEntry(name, BUNDLED / name, "bundled") for name in (T
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> CostFiles:
-    return CostFiles(tmp_path / "home")
+def files(tmp_path: Path) -> CostStore:
+    return CostStore(tmp_path / "home")
 
 
 def measured(seconds: float = 0.01) -> CostModel:
@@ -38,17 +38,17 @@ def measured(seconds: float = 0.01) -> CostModel:
     return costs
 
 
-def kept(files: CostFiles) -> dict[str, Any]:
+def kept(files: CostStore) -> dict[str, Any]:
     return homes.measured(files.home, "costs")
 
 
-def test_saved_costs_are_loaded(files: CostFiles) -> None:
+def test_saved_costs_are_loaded(files: CostStore) -> None:
     files.save(KEY, measured().to_json())
     assert files.load(KEY).to_json() == measured().to_json()
     assert files.load(KEY).target.plain(100) == pytest.approx(0.01)
 
 
-def test_only_the_owner_can_read(files: CostFiles) -> None:
+def test_only_the_owner_can_read(files: CostStore) -> None:
     files.save(KEY, measured().to_json())
     (name,) = kept(files)
     assert name.startswith("org--name-")
@@ -57,13 +57,13 @@ def test_only_the_owner_can_read(files: CostFiles) -> None:
 
 
 @pytest.mark.parametrize("field", ["model", "dtype", "machine", "mlx"])
-def test_costs_of_other_conditions_do_not_count(files: CostFiles, field: str) -> None:
+def test_costs_of_other_conditions_do_not_count(files: CostStore, field: str) -> None:
     files.save(KEY, measured().to_json())
     assert files.load(replace(KEY, **{field: "other"})).to_json() == CostModel().to_json()
     assert files.load(replace(KEY, weights_bytes=1001)).to_json() == CostModel().to_json()
 
 
-def test_similar_ids_have_separate_costs(files: CostFiles) -> None:
+def test_similar_ids_have_separate_costs(files: CostStore) -> None:
     for model in ("a/b", "a--b", "a/../b", "A/B"):
         files.save(replace(KEY, model=model), measured().to_json())
     assert len(kept(files)) == 4
@@ -90,7 +90,7 @@ def broken(content: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any
     ],
 )
 def test_impossible_numbers_are_ignored_and_logged(
-    files: CostFiles, caplog: pytest.LogCaptureFixture, rows: Any
+    files: CostStore, caplog: pytest.LogCaptureFixture, rows: Any
 ) -> None:
     files.save(KEY, measured().to_json())
     (content,) = kept(files).values()
@@ -103,7 +103,7 @@ def test_impossible_numbers_are_ignored_and_logged(
 @pytest.mark.parametrize(
     "raw", ["", "{", "[]", "null", "\ufffd", "[" * 100_000, '{"key": "other"}']
 )
-def test_what_is_malformed_is_ignored_and_replaced(files: CostFiles, raw: str) -> None:
+def test_what_is_malformed_is_ignored_and_replaced(files: CostStore, raw: str) -> None:
     files.save(KEY, measured().to_json())
     homes.damage(files.home, "costs", raw)
     assert files.load(KEY).to_json() == CostModel().to_json()
@@ -112,7 +112,7 @@ def test_what_is_malformed_is_ignored_and_replaced(files: CostFiles, raw: str) -
     assert len(kept(files)) == 1
 
 
-def test_without_measurements_nothing_is_written(files: CostFiles) -> None:
+def test_without_measurements_nothing_is_written(files: CostStore) -> None:
     files.save(KEY, CostModel().to_json())
     assert not files.home.exists()
 
@@ -122,11 +122,11 @@ def test_a_folder_that_cannot_be_created_is_logged(
 ) -> None:
     (tmp_path / "home").write_text("a file")
     with caplog.at_level(logging.WARNING, "omlx.models"):
-        CostFiles(tmp_path / "home").save(KEY, measured().to_json())
+        CostStore(tmp_path / "home").save(KEY, measured().to_json())
     assert [record.getMessage() for record in caplog.records] == ["costs not saved"]
 
 
-def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostFiles) -> None:
+def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostStore) -> None:
     loaded = LoadedCosts(files)
     costs = loaded.open(KEY)
     costs.target.learn(1, 100, 0.01)
@@ -139,7 +139,7 @@ def test_reopening_a_model_keeps_its_costs_and_closing_saves_them(files: CostFil
 
 
 async def test_costs_survive_a_change_of_models_and_a_restart(
-    engine: EngineThread, files: CostFiles
+    engine: EngineThread, files: CostStore
 ) -> None:
     async def learn(pool: Pool, model: str) -> float | None:
         """What a plain pass cost when the model was loaded; then the engine measures one."""

@@ -1,4 +1,4 @@
-"""Measured costs of passes, stored across runs in the home folder's records.
+"""Measured costs of passes, stored across runs in `omlx.sqlite`.
 
 Costs are valid only for the same model, weights, dtype, machine and mlx version; they cover passes
 of the model and of all its draft models so far. Invalid content is logged and treated as missing:
@@ -68,7 +68,7 @@ def machine() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CostFiles:
+class CostStore:
     """The costs stored in `home`. Thread-safe."""
 
     home: Path
@@ -100,7 +100,7 @@ class CostFiles:
 class LoadedCosts:
     """Costs of a loaded model, stored in `files` if given. Used on the engine thread."""
 
-    def __init__(self, files: CostFiles | None = None) -> None:
+    def __init__(self, files: CostStore | None = None) -> None:
         self._files = files
         self._key: CostKey | None = None
         self._costs = CostModel()
