@@ -299,7 +299,7 @@ class StatisticsView:
 class HistoryView:
     """Bars of throughput in tokens per second, and of the most bytes in use.
 
-    `heat`: share of the minutes that were slowed down by heat; empty where heat is not known.
+    `heat`: share of the minutes slowed down by heat; empty where heat is not known.
     """
 
     hours: int

@@ -353,7 +353,7 @@ def _rows(path: Path) -> tuple[str, list[tuple[Any, ...]]]:
 
 
 TEMPORARY: Final = ".omlx-"
-"""Part of the name of a file that is being written."""
+"""Part of the name of a file being written."""
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = 0o600) -> None:

@@ -2,10 +2,10 @@
 
 The speculation policy compares steps of the engine, so steps are measured: requests of our own run
 in a sibling loop with caches of its own, and update the cost model as every request does. Their
-drafts fill the width that was measured least often, right or wrong: widths take turns, so that what
-else the machine does slows all of them. Another request drafts with the draft model. Caches stay
-below 256 tokens, and nothing outlives an interruption. Last, wide passes are compared with single
-steps, bit by bit.
+drafts fill the width measured least often, right or wrong: widths take turns, so other load on the
+machine slows all of them. Another request drafts with the draft model. Caches stay below 256
+tokens, and nothing outlives an interruption. Last, wide passes are compared with single steps, bit
+by bit.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ DRAFT_LENGTH: Final = 4
 """Tokens per round with the draft model."""
 
 BATCHES: Final = (2, 4)
-"""Rows of the batches that are measured too."""
+"""Rows of the batches measured too."""
 
 BATCH_WIDTHS: Final = (4, 8, 16)
 """Tokens that each of their rows reads; passes over more rows or other widths are estimated."""
@@ -263,7 +263,7 @@ def _too_long(seconds: float, samples: int, cost_model: CostModel) -> bool:
 
 
 class _Filler(NgramDrafter):
-    """Drafts arbitrary tokens, as many as fill the width that was measured least often.
+    """Drafts arbitrary tokens, as many as fill the width measured least often.
 
     For several rows, widths are those of each.
     """

@@ -68,7 +68,7 @@ class MemoryClient(Protocol):
 
     @property
     def activations(self) -> int:
-        """Bytes of the shortest pass over any prompt that is being read."""
+        """Bytes of the shortest pass over any prompt being read."""
 
     @property
     def cached(self) -> int:
@@ -96,11 +96,10 @@ class MemoryGuard:
 
     `limit` bounds the process, None: no limit. `used` returns its bytes now, `own` those of them
     that are no arrays of models. `weights` are those of all loaded models, `loading` is reserved
-    for weights that are being read. `trim` returns freed memory, which may still be counted as
-    used, to the system. `request_eviction` asks the model pool to evict idle models of so many
-    bytes; it answers by `eviction_done`. `version` changes when requests that wait are to be judged
-    again. Only one thread, the engine's, may call what modifies the guard; any thread may read the
-    limits.
+    for weights being read. `trim` returns freed memory, which may still be counted as used, to the
+    system. `request_eviction` asks the model pool to evict idle models of so many bytes; the pool
+    answers by `eviction_done`. `version` changes when waiting requests are to be judged again. Only
+    one thread, the engine's, may call what modifies the guard; any thread may read the limits.
     """
 
     limit: int | None = None

@@ -180,8 +180,8 @@ class RequestCounts:
 
 @dataclass(frozen=True, slots=True)
 class PromptForecast:
-    """Forecast of a prompt: its tokens that are `cached` in memory, and the seconds to its first
-    token if the model did nothing else; None while no prompt of that size was measured.
+    """Forecast of a prompt: tokens `cached` in memory, and the seconds to the first token if the
+    model did nothing else; None while no prompt of that size was measured.
     """
 
     cached: int

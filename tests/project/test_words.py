@@ -23,11 +23,11 @@ BANNED = re.compile(
 )
 CODE_FOLDERS = ("omlx", "admin", "tests", "training", "lab", "scripts")
 SKIPPED_FOLDERS = ("node_modules", "vendor", "__pycache__")
-RATES = {"what": 2.94, "it": 6.42, "its": 7.3, "one": 7.41, "that": 14.1}
+RATES = {"what": 1.85, "it": 6.0, "its": 7.3, "one": 7.0, "that": 14.0}
 """Occurrences per 1,000 words of docstrings in the wheel. They only go down; goals: what 1, it and
 its 10 together, one 3."""
 BEGINNINGS = re.compile(r"(What|Which|Where|Of|Those|How|Who|It)\b")
-VAGUE, LONG = 66, 149
+VAGUE, LONG = 0, 137
 """Docstrings that begin with such a word, and those whose first sentence has more than 15 words.
 Both only go down."""
 GENERATED = re.compile(r"<!-- measured: begin -->.*?<!-- measured: end -->", re.DOTALL)

@@ -58,7 +58,7 @@ class CacheTable:
         return lengths
 
     def apply(self, op: CacheOp, loads: Mapping[int, Loaded] = MappingProxyType({})) -> None:
-        """Carry out one operation, with records that were read from disk, by row.
+        """Carry out one operation, with records read from disk, by row.
 
         Raises RewindError if a cache cannot be rolled back.
         """
@@ -135,7 +135,7 @@ class CacheTable:
         return [*self.single.values(), *([] if self.batch is None else [self.batch])]
 
     def _load(self, op: Load, records: Loaded) -> None:
-        """Copy records that were read from disk; with the last ones, build the row's cache."""
+        """Copy records read from disk; with the last ones, build the row's cache."""
         loaded = self._loaded.setdefault(op.row, [])
         loaded += read_payloads(records)
         if op.length:

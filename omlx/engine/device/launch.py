@@ -23,9 +23,9 @@ class ForwardPass:
 
     sampled: draft_n + 1 tokens of each window in turn; drafts: by row, [draft_n], where only the
     device knows them; logprobs as `logprobs_of` returns them, of the sampled tokens or of a
-    prompt's; peaks: the largest logit of each position that is sampled; done: computed when a pass
-    that samples nothing has ended. `error` ends all of its rows, `failed` single ones; `lost` was
-    raised by the wait for it.
+    prompt's; peaks: the largest logit of each sampled position; done: computed when a pass that
+    samples nothing has ended. `error` ends all of its rows, `failed` single ones; `lost` was raised
+    by the wait for it.
     """
 
     forward: Forward

@@ -83,9 +83,9 @@ class Share:
 class Payloads:
     """The arrays of all cached pieces of one model, by id of the piece.
 
-    Adjacent pieces that were saved together share payloads of about `RUN_BYTES`. What is left of
-    one is copied out of it once that is less than half: memory is at most twice `nbytes`. `moved`
-    has the pieces that were copied so, until the step that did it takes them.
+    Adjacent pieces saved together share payloads of about `RUN_BYTES`. The rest of a payload is
+    copied out once less than half is left: memory is at most twice `nbytes`. `moved` has the pieces
+    copied so, until the step that did it takes them.
     """
 
     def __init__(self, make_cache: MakeCache) -> None:

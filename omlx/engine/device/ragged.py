@@ -35,7 +35,7 @@ def _merge_layer(layers: Sequence[Any]) -> Any:
 
 
 class RowsCache:
-    """Begins with one row. `lengths` counts the tokens that are held, by row, in their order.
+    """Begins with one row. `lengths` counts the held tokens, by row, in their order.
 
     Once rows have joined, it is `shared`: one batch cache per layer, also when they have left.
     """

@@ -33,7 +33,7 @@ GRID: Final = float(1 << 24)
 """Units of probability mass. Float32 sums between 0.5 and 1, as mlx-lm's, have this resolution."""
 
 LEAF: Final = 4096
-"""Candidates that are sorted on a CPU. More are halved first: a partition takes linear time."""
+"""Candidates sorted on a CPU. More are halved first: a partition takes linear time."""
 
 STRIDE: Final = 128
 """Candidates of which one is in the sample that tells where the tail of the vocabulary ends."""

@@ -76,7 +76,7 @@ class Acceptance:
         return sum((self.prior or self)._hits) >= CONFIG.fair_tokens and not self.poor
 
     def learn(self, match: int, drafted: int, accepted: int) -> None:
-        """Count a draft that was verified, or compared with the tokens that were sampled anyway.
+        """Count a draft that was verified, or compared with the tokens sampled anyway.
 
         Tokens after the first rejected one are no evidence.
         """

@@ -51,7 +51,7 @@ class RowForecast:
 def certain(
     pending: int, longest: int, draft_s: float = 0.0, *, fixed: bool = False
 ) -> RowForecast:
-    """Return the forecast of drafts that are accepted as a whole, `draft_s` seconds a token."""
+    """Return the forecast of drafts accepted as a whole, `draft_s` seconds a token."""
     lengths = range(longest + 1)
     return RowForecast(pending, range(1, longest + 2), [k * draft_s for k in lengths], fixed=fixed)
 

@@ -110,7 +110,7 @@ class Drafter(Protocol):
         return
 
     def cache_bytes(self, tokens: int) -> int:
-        """Return the bytes of its KV cache for a row of `tokens` tokens, if it has one."""
+        """Return the bytes of the KV cache for a row of `tokens` tokens, if it has one."""
         return 0
 
     @property
@@ -119,7 +119,7 @@ class Drafter(Protocol):
         return 0
 
     def propose(self, row: Row, limit: int, clause: Clause) -> Proposal | None:
-        """Return its offer for the next round: at most `limit` tokens, within `clause`."""
+        """Return the offer for the next round: at most `limit` tokens, within `clause`."""
         ...
 
     def draft(self, row: Row, limit: int) -> Draft | None:

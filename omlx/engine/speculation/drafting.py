@@ -251,7 +251,7 @@ class Drafting:
         return drafts
 
     def _ready(self, record: RowRecord, proposal: Proposal) -> Proposal | None:
-        """Return the proposal that is to be drafted; None where its drafter reads first."""
+        """Return the proposal to draft; None where its drafter reads first."""
         drafter, context = record.drafter(proposal.drafter), len(record.row.tokens)
         assert drafter is not None
         if proposal.restarts:

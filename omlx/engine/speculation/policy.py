@@ -254,7 +254,7 @@ class RowPolicy:
             self._budget.add_loss(seconds / plain_s)
 
     def observe_verification(self, proposal: Proposal, k: int, accepted: int) -> None:
-        """Learn from a draft of k tokens that was verified."""
+        """Learn from a verified draft of k tokens."""
         record = self.record_of(proposal)
         record.used = True
         record.acceptance.learn(proposal.match, k, accepted)

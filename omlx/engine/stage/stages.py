@@ -1,4 +1,4 @@
-"""Followers as the leader knows them, and its end of their links. Imports no mlx.
+"""Followers as the leader knows them, and the leader's end of their links. Imports no mlx.
 
 One thread a follower reads its frames; one more sends beats and judges: a link that ends, a
 follower that reports a failure, no beat or no finished step for `timeout_s`, and the group is lost.

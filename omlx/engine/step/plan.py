@@ -24,7 +24,7 @@ from omlx.engine.vision.spans import ImageSpan, PreparedImage
 LAST: Final = "last"
 
 Loaded: TypeAlias = Sequence[Run]
-"""Runs of a prefix that were read from disk."""
+"""Runs of a prefix read from disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Take runs of a prefix that were read from disk; with the last ones, which give its `length`
+    """Take runs of a prefix read from disk; with the last ones, which give its `length`
     (0: it is of no use), build the row's cache, with room for `prompt` tokens.
     """
 

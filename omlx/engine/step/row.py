@@ -131,7 +131,7 @@ class Row:
 
     @property
     def may_restart(self) -> bool:
-        """Whether its tokens may be computed again: `MAX_RESTARTS` times at most, and only if one
+        """Whether the tokens may be computed again: `MAX_RESTARTS` times at most, and only if one
         has come since the last time.
 
         Scores of a prompt are sent as they are computed, so they are not computed twice.

@@ -21,7 +21,7 @@ from omlx.models.library.sources import importing
 from omlx.text.tokens import Tokenizer, per_tokenizer
 
 CACHE_SIZE: Final = 4
-"""Tokenizers kept for models that are not loaded."""
+"""Tokenizers kept for models not loaded."""
 
 _STOP_FILES: Final = (CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG)
 _ENGINE: Final = "omlx.engine.build"

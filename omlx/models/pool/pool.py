@@ -289,7 +289,7 @@ class Pool:
     async def reconfigure(self) -> list[LoadJob]:
         """Apply changed settings to the models in memory.
 
-        Returns the jobs of models that have to be reloaded, each at its next idle moment.
+        Returns the jobs of models to reload, each at its next idle moment.
         """
         self.load_queue.mark_outdated()
         jobs = []

@@ -196,7 +196,7 @@ DASHBOARD: Final = "dashboard"
 """Client, and name of the key, of requests from the dashboard's own pages."""
 
 _SHOWN: Final = 120
-"""Characters of a User-Agent that are kept."""
+"""Characters kept of a User-Agent."""
 _SUBAGENT: Final = "x-openai-subagent"
 """Header with which Codex marks requests of sub-agents."""
 

@@ -86,7 +86,7 @@ class Answers:
         return KEY in request.headers or exchange.background or recorded
 
     async def open(self, request: Request, exchange: Exchange) -> tuple[Answer | Kept, str]:
-        """Begin an answer, or return to that of the request's key. Return it, and its source.
+        """Begin an answer, or return to that of the request's key. Return answer and source.
 
         Raises OmlxError; ClientGone if the client disconnects before the answer has begun.
         """

@@ -41,7 +41,7 @@ _SHOWN: Final = 200
 
 
 MAX_ANSWER: Final = 4000
-"""Characters of an output that are kept."""
+"""Characters kept of an output."""
 
 
 class AnswerText:
