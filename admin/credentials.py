@@ -204,7 +204,7 @@ class Sessions:
             return None
         too_old = now - session.seen > IDLE_S or now - session.begun > MAX_AGE_S
         if too_old or session.fingerprint != fingerprint:
-            with suppress(ConfigError):  # it is refused again
+            with suppress(ConfigError):  # the old session is refused next time, too
                 self.end(token)
             return None
         if now - session.seen > SEEN_S:

@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    disable_progress_bars()  # those of the library: one for each file
+    disable_progress_bars()  # the library's: one for each file
     configuration = configured(arguments)
     settings = configuration.current.resolve().settings
     if arguments.revision is None and is_gguf(arguments.target):

@@ -190,7 +190,7 @@ class MemoryGuard:
                 freed += client.evict_prefixes(excess - freed)
             excess = self.excess(need, everyone, freed, activations)
         if not excess:
-            # Its own evictions precede the new row in the next plan; those of others do not.
+            # The client's own evictions precede the new row in the next plan; others' do not.
             return Verdict.NEXT_STEP if freed_by_others else Verdict.ADMIT
         if self._request_model_eviction(excess) or busy:
             return Verdict.WAIT_FOR_CHANGE

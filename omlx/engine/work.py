@@ -186,7 +186,7 @@ class Call(Generic[T]):
             if (kind := kind_of(error)) is not None:
                 error = EngineError("device.error", kind=str(kind))
             resolve = partial(self.future.set_exception, error)
-        with suppress(InvalidStateError):  # it hung, and the thread was abandoned
+        with suppress(InvalidStateError):  # `fail` has ended a call that hung
             resolve()
         self._inbox.call = None
 

@@ -207,7 +207,7 @@ def others_since(before: ProcessorTimes | None) -> tuple[float, float]:
 
 def _linux() -> tuple[int, int]:
     first = Path("/proc/stat").read_text("ascii").split("\n", 1)[0]
-    ticks = [int(field) for field in first.split()[1:9]]  # those of guests are part of user
+    ticks = [int(field) for field in first.split()[1:9]]  # ticks of guests are part of user's
     return sum(ticks), ticks[3] + ticks[4]  # idle, and idle while a disk is read
 
 

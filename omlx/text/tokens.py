@@ -248,8 +248,7 @@ def decode_byte_level(piece: str) -> bytes:
 
 def _byte_alphabet() -> dict[str, bytes]:
     """Return the byte of each character in GPT-2's byte-level alphabet."""
-    # These characters are their own bytes; the other bytes, in order, are characters from U+0100
-    # on.
+    # Printable characters are their own bytes; other bytes, in order, are characters from U+0100.
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     alphabet = {chr(byte): bytes([byte]) for byte in printable}

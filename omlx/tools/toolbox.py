@@ -281,7 +281,7 @@ class _StandardError:
 
     def last_line(self) -> str:
         """Return the last line on the standard error of a process."""
-        for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):  # what is still in the pipe
+        for _ in range(PIPE_BYTES // CHUNK_BYTES + 1):  # the rest in the pipe
             self._read()
         lines = self._last.decode(errors="replace").split("\n")
         return next((line.strip()[:DETAIL] for line in reversed(lines) if line.strip()), "")

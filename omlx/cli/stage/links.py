@@ -264,7 +264,7 @@ def _measured(link: Link) -> list[str]:
     while time.perf_counter() - began < SENDING_S:
         link.send(Kind.PORTION, PORTION)
         sent += len(PORTION)
-    link.send_json(Kind.BEAT, {})  # its answer: everything before has arrived
+    link.send_json(Kind.BEAT, {})  # once answered, all portions have arrived
     link.expect(Kind.BEAT)
     rate = sent / 1e6 / (time.perf_counter() - began)
     return [f"{1e6 * median(trips):.0f} µs", f"{rate:.0f} MB/s", memory_size(answer["free_bytes"])]

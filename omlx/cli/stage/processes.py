@@ -86,7 +86,7 @@ def read_hosts(text: str) -> Hosts:
             content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, list):
             content = {"hosts": content}
-        if isinstance(content, dict):  # what is empty or null has its default
+        if isinstance(content, dict):  # empty or null fields have defaults
             content = {name: value for name, value in content.items() if value}
         hosts = _HOSTFILE.validate_python(content)
     except OSError as error:
@@ -167,7 +167,7 @@ def start(
     except OSError as error:
         raise StageError("stage.not_started", host=order.host, detail=str(error)) from None
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # it has ended already, which is found out elsewhere
+    with suppress(BrokenPipeError):  # an ended process is found out elsewhere
         process.stdin.write(order.to_line())
         process.stdin.flush()
     return process

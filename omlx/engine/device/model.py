@@ -324,6 +324,6 @@ class Caller(nn.Module):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        if "module" not in self:  # it is being made, or copied
+        if "module" not in self:  # while this module is made or copied
             raise AttributeError(name)
         return getattr(self["module"], name)

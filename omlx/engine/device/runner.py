@@ -73,7 +73,7 @@ class Runner:
         self.listener: Listener | None = None
         self._rows: dict[int, Open] = {}
         self._samplers: dict[int, RowSampler] = {}
-        self._last: dict[tuple[int, ...], mx.array] = {}  # what the newest step samples, by rows
+        self._last: dict[tuple[int, ...], mx.array] = {}  # samples of the newest step, by rows
 
     def launch(self, step: Step) -> Launch:
         """Dispatch a step. Masks are left as they are.
@@ -104,7 +104,7 @@ class Runner:
         """
         synchronize = last and on_gpu()
         if launch.moved or synchronize:
-            with isolate(waits=True):  # what has moved is forgotten with the step
+            with isolate(waits=True):  # moved payloads are forgotten with the step
                 mx.eval([payload.arrays for payload in launch.moved.values()])
                 if synchronize:
                     mx.synchronize()
@@ -142,7 +142,7 @@ class Runner:
         failed = launch.failed
         for op in step.plan.ops:
             if isinstance(op, Save) and op.row in failed:
-                continue  # its content is unproven
+                continue  # the content of a failed row is unproven
             with isolate() as outcome:
                 if isinstance(op, Look):
                     assert self.vision is not None

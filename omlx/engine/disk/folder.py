@@ -311,7 +311,7 @@ class StoreAccess:
 
     def _opened(self) -> DiskStore:
         if self._folder is not None and not self._folder.exists:
-            self._release()  # it was removed while in use: begin another one
+            self._release()  # removed while in use: begin another one
         if self._store is None:
             self._folder = CacheFolder(self._root, self._fingerprint)
             limit, _ = self._budget.of(self._root, self._folder.others_bytes())

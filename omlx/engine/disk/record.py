@@ -262,7 +262,7 @@ def join(read: Iterable[tuple[Part, Record]]) -> Iterator[Run]:
 def _bodies(read: Iterable[tuple[Part, Record]]) -> Iterator[_Body]:
     spec, rowless, arrays = None, None, list[_Array]()
     for part, record in read:
-        if record.spec != spec:  # those of whole blocks are all the same
+        if record.spec != spec:  # all whole blocks have one spec
             spec = record.spec
             rowless, arrays = with_rows(spec, 0), list(_arrays(spec))
         (body,) = record.buffers

@@ -127,9 +127,9 @@ class DiskTier:
             record = None
             with isolate() as outcome:
                 record = self.dump(id, piece)
-            if outcome.error is not None:  # not stored: it costs its next user some time
+            if outcome.error is not None:  # not stored: computed again when needed
                 self._known.discard(piece.id)
-            elif record is None and busy:  # it is saved with the next step
+            elif record is None and busy:  # the next step saves the piece
                 break
             self._offered.popleft()
             if record is not None:

@@ -302,7 +302,7 @@ class PrefixIndex(PrefixTree):
 
     def _make_room(self, need: int, pinned: set[int], limit: int) -> list[int]:
         if need > limit and not self.layout.resumes_anywhere:
-            need = 0  # it can never fit: evict nothing for it
+            need = 0  # never fits: evict nothing for it
         if self.nbytes + need <= limit:
             return []
         return self._shrink(max(0, limit - need - limit // SLACK), pinned)
@@ -320,7 +320,7 @@ class PrefixIndex(PrefixTree):
             if piece is None and block in self.blocks and not block.children:
                 evicted += self.cut(block)
                 queue.add(block.parent)
-            elif piece is not None and piece.id in self.used:  # its block may be gone
+            elif piece is not None and piece.id in self.used:  # the block may be gone
                 evicted.append(self.remove(block, piece))
                 queue.add(block)
         return evicted

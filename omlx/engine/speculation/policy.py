@@ -281,7 +281,7 @@ class RowPolicy:
             round_s = min(seconds, CONFIG.outlier * expected_s)
             if plain_s:
                 self._budget.add_loss(round_s / plain_s - tokens)
-            if proposal.lag > SHORT_LAG:  # its time is an estimate, which teaches nothing
+            if proposal.lag > SHORT_LAG:  # the draft's time is an estimate
                 return
         if self.cost_model.target.learn(width, context, seconds - draft_s) and plain_s:
             self._budget.add_time(seconds / plain_s)

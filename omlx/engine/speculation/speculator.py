@@ -228,7 +228,7 @@ class Speculator:
         for drafter in self.drafters:
             with isolate() as outcome:
                 drafter.store(row)
-            if outcome.error is not None:  # its prefixes are unproven; they cost only speed
+            if outcome.error is not None:  # unproven prefixes: without them only slower
                 with isolate():
                     drafter.clear()
 

@@ -182,7 +182,7 @@ def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[
     hello = link.expect(Kind.HELLO).json()
     try:
         _check_proof(secret, nonce, hello)
-        rank = int(hello["rank"])  # it knows the secret: it is no stranger
+        rank = int(hello["rank"])  # the peer knows the secret: no stranger
         if rank not in hosts:
             raise StageError("stage.rank", rank=rank, free=", ".join(map(str, sorted(hosts))))
         _check_facts(facts, hello["facts"], hosts[rank])

@@ -121,7 +121,7 @@ class ModelMemory:
     def evict_prefixes(self, nbytes: int) -> int:
         before = self.cached
         self._ops.next += self._prefix.shrink(max(0, before - nbytes))
-        if before < nbytes:  # what is not counted in `cached`: the draft's prefixes, idle features
+        if before < nbytes:  # not counted in `cached`: the draft's prefixes, idle features
             self._planner.speculator.clear()
             self._ops.next += self._planner.looks.clear()
         return before - self.cached

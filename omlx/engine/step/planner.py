@@ -265,7 +265,7 @@ class Planner:
             forwards.append(Forward((window,)))
             budget -= chunk
             read += chunk
-            if row.pending == chunk + 1:  # its first token waits for no more than a slice
+            if row.pending == chunk + 1:  # the first token waits for a slice at most
                 budget = min(budget, self._slice(row) - read)
         return forwards, looks
 
@@ -273,7 +273,7 @@ class Planner:
         """Return the most prompt tokens of a step. 0: decoding rows are due."""
         row, budget = prompts[0], self.limits.prefill_chunk
         if self.pacing.timed and row.request.priority > 0:
-            budget = self._slice(row)  # so that more urgent requests wait little
+            budget = self._slice(row)  # more urgent requests wait little
         if peers := _peers(row, decoding):
             if not all(peer.clock.first_token for peer in peers):
                 return 0

@@ -187,7 +187,7 @@ class PrefillPacing:
         self._steps: deque[float] = deque(maxlen=SAMPLES)  # seconds, without prompts
         self._newest_s = 0.0  # seconds of the newest of `_steps`
         self._step_s = 0.0  # median of `_steps`; 0: not measured
-        self._rows = 0  # that decode in such a step
+        self._rows = 0  # rows that decode in a step of `_steps`
         self._owed_s = 0.0  # to decoding rows for slices, as measured
         self._planned: deque[tuple[int, float]] = deque()  # rows, and what will be owed to them
         self._held_s = 0.0  # since less urgent rows decoded last

@@ -211,7 +211,7 @@ def validate(request: Request, limits: Limits, *, sees: bool = False) -> None:
         )
     if request.max_tokens is not None and request.max_tokens < 0:
         raise BadRequest("engine.max_tokens", param="max_tokens", value=request.max_tokens)
-    if not sampling.temperature >= 0.0:  # so that NaN is refused
+    if not sampling.temperature >= 0.0:  # refuses NaN, too
         raise BadRequest("engine.temperature", param="temperature", value=str(sampling.temperature))
     if request.spans:
         _validate_images(request, sees=sees)

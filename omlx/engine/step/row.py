@@ -278,8 +278,8 @@ class Batch:
         self._alone = None
         if self.off_reason is not None:
             return []
-        # A row with several pending tokens commits them in a window of its own first. So does one
-        # that has computed nothing yet: some recurrent layers treat the first token differently,
+        # A row with several pending tokens commits them in a window of its own first. So does a row
+        # without any computed token: some recurrent layers treat the first token differently,
         # and a merge would give them a state of zeros.
         ready = [
             s

@@ -212,7 +212,7 @@ class Scheduler:
         errors = {row_id: read.error for row_id, read in reads.items() if read.error is not None}
         for row_id in errors:
             if restores(plan, row_id) and row_id in by_row and by_row[row_id].may_restart:
-                self._restart(by_row.pop(row_id), cold=True)  # what cannot be restored is computed
+                self._restart(by_row.pop(row_id), cold=True)  # computed, as restoring failed
         for window in windows:
             row = by_row.get(window.row)
             if row is not None:  # else it ended while this step was in flight
@@ -245,7 +245,7 @@ class Scheduler:
         for row_id in row_ids:
             unproven += self.ops.discard(row_id)
         self.ops.next += self.prefix.forget(unproven)
-        self.speculator.clear()  # what a draft model cached costs only speed
+        self.speculator.clear()  # without drafts' prefixes only slower
         self.memory_client.relieve(fault)
         others = any(c.busy for c in self.memory.clients if c is not self.memory_client)
         alone = len(self.running) + len(self.queue.waiting) == 1 and not others
@@ -291,7 +291,7 @@ class Scheduler:
         if read.error is not None:
             return [self._fail(row, read.error)]
         if not window.sample:
-            if row.clock.first_token:  # it has generated before, and gave way
+            if row.clock.first_token:  # a displaced row, which has generated before
                 return []
             scored = row.tokens[window.start + 1 :]
             scores = read.token_logprobs(scored, request.prompt_logprobs) or ()

@@ -195,7 +195,7 @@ def draft_mismatch(target: ModelEntry, draft: ModelEntry) -> Reason | None:
     Reads the tokenizers. Raises ModelError for unreadable ones.
     """
     reason = checkpoint_mismatch(target, draft)
-    if reason is not None or draft.drafter is not None:  # it has no tokenizer of its own
+    if reason is not None or draft.drafter is not None:  # a drafter has no tokenizer of its own
         return reason
     return tokenizer_mismatch(read_tokenizer(target), read_tokenizer(draft))
 

@@ -233,7 +233,7 @@ class Downloads:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            # Its input stays open meanwhile: it ends when this process does.
+            # The child's input stays open meanwhile: the child ends when this process does.
             process.stdin.write(json.dumps(request).encode() + b"\n")
             answer, errors = await asyncio.gather(process.stdout.read(), process.stderr.read())
         except asyncio.CancelledError:

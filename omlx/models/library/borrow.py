@@ -177,7 +177,7 @@ class Borrowed(nn.Module):
         self.architecture: str = type(language_model).__module__.removesuffix(".language")
         self._bypass = not _POSITIONS.isdisjoint(vars(language_model))
         args = getattr(language_model, "args", None)
-        if hasattr(args, "rope_3d"):  # its attention takes the cache's offset as one number
+        if hasattr(args, "rope_3d"):  # attention takes one number as the offset
             language_model.model = Caller(language_model.model, _positioned)
         # Masks of texts shorter than a block of the indexer are written out of bounds.
         self._stepped = hasattr(args, "indexer_compress_ratio")

@@ -32,7 +32,7 @@ def make_cache(
         theirs: Any = type(cache)
         if theirs is vlm.CacheList:
             own = [translated(part) for part in cache.caches]
-            if pooled and type(own[-1]) is lm.KVCache:  # it holds fewer entries than tokens
+            if pooled and type(own[-1]) is lm.KVCache:  # fewer entries than tokens
                 own[-1] = Projected()  # type: ignore[no-untyped-call]  # mlx-lm has no type for it
             return Parts(*own)
         if theirs is vlm.PoolingCache:

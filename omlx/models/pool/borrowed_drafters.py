@@ -65,7 +65,7 @@ def open_drafter(
         mx.eval(mx.random.state)
         if kind == "eagle":
             _complete_eagle(module, config, tensors, target)
-        if hasattr(module, "hc_head"):  # it reads the target's streams before they are mixed
+        if hasattr(module, "hc_head"):  # reads the target's streams before mixing
             layers = (depth - 1,)
         sanitize = getattr(module, "sanitize", dict)  # heads of some families have none
         tensors = _split_off(config, tensors) if within else tensors

@@ -159,7 +159,7 @@ class _Load:
         parts = _Parts(target, draft, head, costs, disks, identity)
         resident = await _uninterrupted(loader.on_engine(partial(self._attach, parts, now)))
         if draft is not None and resident.served.draft is None:
-            del draft, parts  # it could not be run; these are the last references to its weights
+            del draft, parts  # could not run; these are the last references to the weights
             loader.engine.call(release_memory)
         return resident
 

@@ -198,8 +198,8 @@ def read_weights(*models: nn.Module) -> Generator[LoadProgress, None, int]:
         del arrays[:count]
         done += size
         yield LoadProgress(done, total)
-    # Constants of modules, such as rotary frequencies. Evaluated first within a pass that fails,
-    # they would be wrong for as long as the model is loaded.
+    # Constants of modules, such as rotary frequencies. Constants evaluated first within a pass that
+    # fails would be wrong for as long as the model is loaded.
     modules = [module for model in models for module in model.modules()]
     mx.eval([module[name] for module in modules for name in module if name.startswith("_")])
     return total

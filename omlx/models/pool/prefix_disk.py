@@ -40,7 +40,7 @@ def open_disks(settings: Settings, engine: EngineThread) -> DiskCache | Reason:
 
     def wake() -> None:
         with suppress(EngineDead):
-            engine.call(lambda: None)  # it looks at its rows again
+            engine.call(lambda: None)  # any call makes the engine look at its rows
 
     return DiskCache(prefix_root(settings), DiskBudget(settings.prefix_disk), wake)
 

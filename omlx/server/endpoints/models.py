@@ -196,7 +196,7 @@ class ModelEndpoints:
             record = _anthropic_record(record) | {name: record[name] for name in _SHARED}
         record |= status.memory(self.services.pool.status(entry.id))
         record["fallback_for"] = None
-        if not is_named(request.scope):  # they are names that other keys have asked for
+        if not is_named(request.scope):  # other keys have asked for these names
             fallbacks = self.services.pool.catalog.fallbacks.values()
             record["fallback_for"] = status.fallbacks(fallbacks, entry.id)
         record["kv_cache"] = status.kv_cache(served)

@@ -208,7 +208,7 @@ class OllamaEndpoints:
                             "completed": download.done_bytes,
                         }
         finally:
-            task.cancel()  # it only waits: the download continues
+            task.cancel()  # the task only waits: the download continues
         failure = task.result()
         if failure is not None:
             params: dict[str, Any] = failure.params

@@ -213,7 +213,7 @@ def from_validation(error: ValidationError) -> BadRequest:
     """
     details = error.errors(include_url=False, include_input=False)
     of_field = [detail for detail in details if detail["loc"][:1] == details[0]["loc"][:1]]
-    # How deep into the value validation as one type got.
+    # The error deepest inside the value: validation as this type got furthest.
     detail = max(of_field, key=lambda each: (len(each["loc"]), not _mistyped(each)))
     if detail["type"] == "json_invalid":
         position = _POSITION.search(detail["msg"])

@@ -102,7 +102,7 @@ class Answers:
                 return answer, self._count("joined")
             entry = await self._find(owner, key=key)
             if entry is None:
-                if last_event(request).number >= 0:  # its answer is gone; another would follow
+                if last_event(request).number >= 0:  # the answer is gone; do not begin another
                     raise NotFound("answer.gone", param=KEY, field=LAST_EVENT)
                 return await self._begin(request, exchange, owner, key, body), "new"
             _check_same(entry.header.body_hash, body)

@@ -156,7 +156,7 @@ def _check(
 ) -> None:
     """Raise BadRequest for reserved variables, a missing template, or a wrong last message."""
     for name in variables:
-        if name in RENDERER_ARGUMENTS:  # these could replace the template itself
+        if name in RENDERER_ARGUMENTS:  # would replace the template itself
             raise BadRequest("template.reserved", param="chat_template_kwargs", name=name)
     if not tokenizer.has_chat_template:
         raise BadRequest("template.missing", param="messages")

@@ -116,7 +116,7 @@ class SampledDrafter(Drafter):
         """
         self._rounds += 1
         first, seconds, made = limits[0][0], None, dict[int, Draft]()
-        if first.mask is not None:  # it is alone, and its tokens were read back
+        if first.mask is not None:  # a row alone, whose tokens were read back
             ids = tuple(cast(list[int], drafted[0].tolist()))
             seconds = time.perf_counter() - started
             return {first.id: Draft(self.name, len(ids), ids, seconds=seconds)}
