@@ -86,7 +86,7 @@ class ReadText(ABC):
 
     def activations(self, loaded: ModelForTexts, tokens: int) -> int:
         """Return the bytes of the shortest pass over a text of `tokens` tokens."""
-        return loaded.chunk.least(tokens)
+        return loaded.chunk.min_activations(tokens)
 
 
 class TextPass(ReadText):

@@ -14,7 +14,7 @@ from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.thread import EngineThread
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
-from omlx.models.pool.cost_store import CostStore, CostKey, LoadedCosts, machine
+from omlx.models.pool.cost_store import CostKey, CostStore, LoadedCosts, machine
 from omlx.models.pool.pool import Pool
 from omlx.settings.schema import Settings
 from tests.models.pools import make_pool
