@@ -127,7 +127,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", help="of omlx's sides; default %(default)s")
     for flag, default, text in (
         ("--context", 600, "tokens of prompt and answer, of edits"),
-        ("--tokens", 96, "longest answer"),
+        ("--tokens", 256, "longest answer"),
         ("--trials", 5, "default %(default)s"),
     ):
         parser.add_argument(flag, type=positive, default=default, metavar="N", help=text)

@@ -164,7 +164,7 @@ def _count(frame: object, event: str, argument: object) -> None:
 def _post(running: Running, body: Json) -> Any:
     answer = running.http.post("/v1/chat/completions", json=body)
     if answer.status_code != 200:
-        raise RuntimeError(answer.text)
+        raise SystemExit(answer.json()["error"]["message"])  # of a template without tools
     return answer.json()
 
 
