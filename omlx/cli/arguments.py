@@ -110,8 +110,9 @@ def model_id(name: str) -> str:
 
 
 def _folder(name: str) -> Path | None:
-    """Return `name` as a folder if written as a path."""
+    """Return the folder that `name` is a path of; of a model, unless it begins as paths do."""
     path = os.path.expanduser(name)
-    if name.startswith((".", "/", "~")) and os.path.isdir(path):
+    written = name.startswith((".", "/", "~")) and os.path.isdir(path)
+    if written or ("/" in name and os.path.isfile(os.path.join(path, "config.json"))):
         return Path(path).absolute()
     return None
