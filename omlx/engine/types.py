@@ -231,10 +231,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class PrefillProgress:
-    """`done` of `total` prompt tokens are computed.
-
-    `logprobs` are those of this chunk, if requested.
-    """
+    """Progress of a prompt, in tokens. `logprobs` are those of this chunk, if requested."""
 
     request_id: str
     done: int

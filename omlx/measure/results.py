@@ -37,7 +37,7 @@ log = logging.getLogger("omlx.measure")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """`versions` by package, `weights` (fingerprints) by model id."""
+    """Conditions of results: `versions` by package, `weights` (fingerprints) by model id."""
 
     machine: str
     versions: Mapping[str, str] = field(default_factory=dict)

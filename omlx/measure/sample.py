@@ -134,7 +134,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Generic[Place]):
-    """`same` of `of` answers equal their references.
+    """Comparison of answers with references: `same` of `of` are equal.
 
     `first`: the first difference, as the answer's place and the token's index; None without any.
     """

@@ -195,7 +195,7 @@ _OWN: Final = ("time", "level", "logger", "event", "exception", "frames")
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """`at` in seconds since the epoch; `frames` are those of an exception, outermost first.
+    """A line. `at`: seconds since the epoch; `frames` of an exception, outermost first.
 
     `id` is unique within a tail and the same at every reading: checksum and occurrence.
     """

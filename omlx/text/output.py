@@ -59,6 +59,8 @@ class OutputSpec:
 
 
 class OutputParser:
+    """Parser of one choice: tokens become text, reasoning and calls."""
+
     def __init__(self, tokenizer: Tokenizer, spec: OutputSpec) -> None:
         self._stop_ids = spec.stop_ids
         self._single = spec.single

@@ -19,8 +19,7 @@ from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
 class ToolUse:
     """Tools and tool choice of a request."""
 
-    # In the form of chat templates: `{"type": "function", "function": {"name": …, "parameters":
-    # …}}`.
+    # As in chat templates: `{"type": "function", "function": {"name": …, "parameters": …}}`.
     functions: tuple[Mapping[str, Any], ...]
     forced: bool = False  # the answer must be a call, of `name` if set
     name: str | None = None

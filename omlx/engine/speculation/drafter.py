@@ -68,7 +68,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """`n` tokens to verify: ids where the host knows them, else `array`, a device array [n].
+    """A draft of `n` tokens: ids where the host knows them, else `array`, a device array [n].
 
     `seconds` is what drafting took, if it was timed; `array` is evaluated then. A draft model's
     passes may be shared by several `rows`: `seconds` is this row's share of them. Raises ValueError

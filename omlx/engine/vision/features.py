@@ -22,7 +22,7 @@ MAX_IDLE_BYTES: Final = 128 << 20
 
 @dataclass(slots=True)
 class _Image:
-    """`done` steps of the tower have been planned. `looker` is the row that paid for the last."""
+    """An image. `done` counts planned steps of the tower; `looker` is the row that paid last."""
 
     nbytes: int
     done: int = 0

@@ -44,7 +44,7 @@ _PLACE: Final = re.compile(
 
 @dataclass(frozen=True)
 class Beginning:
-    """`messages` are system messages, `tools` as chat templates take them.
+    """System `messages` and `tools` of a prompt, in the form of chat templates.
 
     Stored as text, not tokens: an update of the model may change the tokens.
     """

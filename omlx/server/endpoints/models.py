@@ -39,7 +39,7 @@ from omlx.text.reasoning import reasoning_format
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """`served` is None unless the model is loaded, and more precise than the files.
+    """Facts of a model's card. `served`, of a loaded model, is more precise than the files.
 
     `no_vision`: reason why images are not read. `profile`: set on the card of a profile.
     """

@@ -202,7 +202,7 @@ class Sampled(SamplingFields, Scheduled):
 
 
 class CacheOptions(Body):
-    """`prewarm`: compute the prompt for the prefix cache, and generate nothing."""
+    """Options of the prefix cache. `prewarm`: only compute the prompt, for the cache."""
 
     prewarm: bool | None = None
 

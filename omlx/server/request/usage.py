@@ -187,7 +187,7 @@ MIN_TOKENS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`done` of `total` tokens are computed or restored. `seconds_left` None: not known."""
+    """Progress of a prompt: tokens computed or restored. `seconds_left` None: not known."""
 
     done: int
     total: int

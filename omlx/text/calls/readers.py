@@ -103,8 +103,7 @@ class WholeReader:
         return Call(call_id if isinstance(call_id, str) else None, name, arguments_json(arguments))
 
     def _plausible(self, name: str, text: str) -> bool:
-        # Some of mlx-lm's parsers accept any word: the text must at least have the structure of a
-        # call.
+        # Some of mlx-lm's parsers accept any word: the text must have the structure of a call.
         looks = _IDENTIFIER.fullmatch(name) is not None and _STRUCTURE.search(text) is not None
         return looks or is_function(self._markup.tools, name)
 

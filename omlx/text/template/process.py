@@ -42,6 +42,8 @@ class TemplateError(Exception):
 
 
 class TemplateProcess:
+    """A process that renders templates, one at a time."""
+
     def __init__(self) -> None:
         self._connection, theirs = Pipe()
         with theirs:

@@ -131,7 +131,7 @@ def function_name(name: str, run_here: Sequence[Mapping[str, Any]]) -> str:
 
 
 class AnthropicTool(ServerToolFields):
-    """`type` is absent or `custom` for the client's own tools."""
+    """A tool. `type` is absent or `custom` for the client's own tools."""
 
     name: Text | None = None
     description: str | None = None

@@ -153,7 +153,7 @@ KEPT_BYTES: Final = 64 << 20
 
 
 class ImageLoader:
-    """`urls` reads images from addresses; None: that is off."""
+    """Loads the images of requests. `urls` reads addresses; None: addresses are refused."""
 
     def __init__(self, workers: Workers, urls: UrlReader | None = None) -> None:
         self._workers = workers
@@ -213,7 +213,7 @@ async def resolve(host: str, port: int) -> list[Address]:
 
 
 class UrlReader:
-    """`allowed` says to which addresses and ports connections may go."""
+    """Reads images from addresses. `allowed` says to which addresses and ports connections go."""
 
     def __init__(
         self,
