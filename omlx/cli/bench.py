@@ -100,7 +100,7 @@ def _follow(client: Client, path: str, report: Report) -> Report:
 
 
 def _over(record: Report, report: Report) -> Report:
-    """Return the last report; one stopped before another began is known from `report` alone."""
+    """Return the last report; `report` alone knows a run stopped before the next began."""
     over: list[Report | None] = [record["ended"], *record["runs"]]
     same = (each for each in over if each and each["id"] == report["id"])
     return next(same, {**report, "state": "cancelled"})

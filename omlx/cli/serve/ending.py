@@ -173,9 +173,9 @@ class Server(uvicorn.Server):
     async def _close_idle(self) -> None:
         """Close idle connections until cancelled.
 
-        uvicorn closes those that it knows once, and then waits for all: one that was being accepted
-        at that moment would hold the process for the whole drain, and one whose client does not
-        answer that TLS ends, for half a minute.
+        uvicorn closes known connections once, and then waits for all: a connection being accepted
+        at that moment would hold the process for the whole drain, and a client that does not answer
+        the end of TLS, for half a minute.
         """
         closing: dict[object, float] = {}
         while True:

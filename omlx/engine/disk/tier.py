@@ -114,7 +114,7 @@ class DiskTier:
         self._known.update(piece.id for piece in pieces)
 
     def pump(self, *, busy: bool) -> None:
-        """Hand over offered pieces: one of them at a time while rows run (`busy`)."""
+        """Hand over offered pieces: one at a time while rows run (`busy`)."""
         room, started = IDLE_BYTES, time.monotonic()
         if busy and started < self._busy_until:
             return

@@ -28,9 +28,9 @@ class Proposal:
 
     `match` is the length in tokens of a lookup's match, 0 for a draft model; `lag` counts the
     tokens that a draft model has to read first, `skipped` those of the prompt before them that it
-    does not know; one that `restarts` begins with its cached prefix. `clause` bounds the draft
-    length. `tokens` are a lookup's. A `certain` proposal is accepted as a whole and comes before
-    all others. A `one_pass` drafter makes all tokens at once.
+    does not know; a draft model that `restarts` begins with its cached prefix. `clause` bounds the
+    draft length. `tokens` are a lookup's. A `certain` proposal is accepted as a whole and comes
+    before all others. A `one_pass` drafter makes all tokens at once.
     """
 
     drafter: str

@@ -294,7 +294,7 @@ def longest_of(records: Sequence[RowRecord]) -> int:
 
 
 def _proposals(record: RowRecord, widest: int | None) -> list[Proposal]:
-    """Return what the row's drafters propose now. One that is catching up proposes nothing."""
+    """Return the proposals of the row's drafters. A drafter that catches up proposes nothing."""
     proposals: list[Proposal] = []
     room, pending = record.row.remaining - 1, record.row.pending
     if widest is not None:

@@ -109,7 +109,7 @@ class RowPolicy:
     def due(self, proposals: Sequence[Proposal]) -> list[Proposal]:
         """Return the proposals to evaluate in this decision: evaluation takes time too.
 
-        The first one alone if it is unconditional: drafted whatever it costs.
+        Only the first if it is unconditional: drafted whatever it costs.
         """
         if self._is_unconditional(proposals):
             return proposals[0].readings[-1:]
@@ -203,8 +203,8 @@ class RowPolicy:
     ) -> Candidate | None:
         """Return a trial draft of a draft model that is not the best candidate, or None.
 
-        A drafter that is not known yet comes first, and may take more. A known one must be idle,
-        while nothing else pays. A probe has the draft length that came closest to paying.
+        An unmeasured drafter comes first, and may take more. A measured drafter must be idle, while
+        nothing else pays. A probe has the draft length that came closest to paying.
         """
         known, new = [], []
         paying = best.proposal if best.decision.pays else None

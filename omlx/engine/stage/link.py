@@ -175,7 +175,7 @@ def welcome(link: Link, secret: bytes, facts: Mapping[str, str], hosts: Mapping[
     """Accept a follower; return its rank, which is one of `hosts`.
 
     Both sides must have the same `facts`, such as versions. Raises StageError, after telling the
-    other side why; one that does not know the secret learns nothing else.
+    other side why; a stranger without the secret learns nothing else.
     """
     nonce = secrets.token_hex(_NONCE_BYTES)
     link.send_json(Kind.HELLO, {"nonce": nonce})

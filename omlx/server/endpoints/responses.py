@@ -83,8 +83,7 @@ class ResponseEndpoints:
             self.answers.spawn(self._continue(owned))
 
     async def _continue(self, owned: Owned) -> None:
-        """Continue a response in the background; one that cannot be says why once it is asked
-        for."""
+        """Continue a response in the background; if that fails, reading it says why."""
         try:
             await self.answers.reopen(None, owned, partial(self._read, owned.owner))
         except OmlxError as error:

@@ -69,9 +69,9 @@ class AnswerText:
 class Outcome:
     """A request that ended `at` seconds since the epoch, `seconds` after it arrived.
 
-    One that the engine ran has a `model` and the length of its `prompt`; if it was refused before,
-    `path` is its address. `first_token_s` is the time to first token. `error` says why it failed;
-    it may hold names from the request, and no text of prompt or output. `id` is that of the
+    A request that the engine ran has a `model` and the length of its `prompt`; if it was refused
+    before, `path` is its address. `first_token_s` is the time to first token. `error` says why it
+    failed; it may hold names from the request, and no text of prompt or output. `id` is that of the
     response, `number` unique in this process, `finish` the finish reason of a complete answer.
     `answer` is the beginning of the output, where a setting allows to keep texts.
     """

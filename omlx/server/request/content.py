@@ -227,7 +227,7 @@ class ContentPart(Typed):
         return image_part(self.type, self.image_url, self.detail, field)
 
     def attached(self, field: str) -> Json:
-        """The part as a file; one that the body only names is elsewhere."""
+        """The part as a file; a file that the body only names is elsewhere."""
         given = vars(self) | (self.file or {})
         name = given["filename"] or given["file_url"] or given["file_id"]
         return file_part(self.type, given["file_data"], name, field)

@@ -141,8 +141,8 @@ class Exchange:
     """A request in no dialect, and the dialect of its answer.
 
     `encoder` makes the encoder of a started stream. `on_end` is called once with that encoder, when
-    the stream has ended for any reason. A `kept` answer is recorded even without a key; one in the
-    `background` is generated without any client.
+    the stream has ended for any reason. A `kept` answer is recorded even without a key; an answer
+    in the `background` is generated without any client.
     """
 
     generation: GenerationRequest

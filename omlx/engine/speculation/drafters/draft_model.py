@@ -39,8 +39,8 @@ MAX_WINDOW: Final = 16
 """Tokens that the first pass of a round reads at most: it computes logits for all of them."""
 
 MAX_SHARED_WINDOW: Final = 64
-"""The same where rows share passes: one that lags further leaves the shared cache, a copy, and
-catches up on its own."""
+"""The same where rows share passes: a row that lags further leaves the shared cache, a copy,
+and catches up on its own."""
 
 LINGER_ROUNDS: Final = 16
 """Rounds that a row stays in the shared cache while only others draft."""
