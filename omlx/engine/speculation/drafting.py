@@ -211,9 +211,9 @@ class Drafting:
         context = longest_of(records)
         sharing = Counter([p.drafter for p in chain.from_iterable(due) if not p.free])
         step = cost_model.next_pass(len(records), context, sharing)
-        for i, (record, offered, planned) in enumerate(rows):
+        for i, (record, offered, undrafted) in enumerate(rows):
             with isolate(record.disable):
-                choice = record.policy.choose(due[i], planned.best.forecast.pending, step)
+                choice = record.policy.choose(due[i], undrafted.best.forecast.pending, step)
                 rows[i] = RowChoice(record, offered, choice)
         decision = rows[0].choice.best.decision
         if len(rows) > 1:

@@ -38,8 +38,8 @@ class DrafterRecord:
     """Evidence about one drafter in one request.
 
     `skips` counts, by bin, decisions for which it need not be evaluated. `speedup` is a moving
-    average of forecasts, None before the first. `idle` counts the decisions since a draft of it
-    paid.
+    average of forecasts, None before the first. `idle` counts the decisions since its draft paid.
+    `poor`: nearly always wrong in earlier requests; `used`: a draft was verified in this one.
     """
 
     acceptance: Acceptance

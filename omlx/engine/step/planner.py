@@ -1,8 +1,8 @@
 """The next step's windows. Pure Python; writes no row.
 
-A step may be planned while the one before it is in flight, its token standing in as `LAST`, if that
-one only samples plain tokens or reads prompts, and nothing about the rows changes. Everything else
-is a barrier.
+A step may be planned while another is in flight, whose token stands in as `LAST`, if the step in
+flight only samples plain tokens or reads prompts, and the rows stay the same. Everything else is a
+barrier.
 """
 
 from __future__ import annotations

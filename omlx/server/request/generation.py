@@ -58,10 +58,10 @@ class GenerationService:
     """Opens streams, whose events `activity` observes.
 
     What a request leaves open is decided by the profile that it names, by the settings, then by the
-    model's own files.
-    `last_prompts` holds the ids of the last prompt of each model without its images, in memory
-    only. `urls` reads images from addresses; None: that is off. `answers` keeps those that have a
-    receipt, `beginnings` what prompts begin with. `next_turns` prepares their continuations.
+    model's own files. `last_prompts` holds the ids of the last prompt of each model without its
+    images, in memory only. `urls` reads images from addresses; None: addresses are refused.
+    `answers` keeps answers with a receipt, `beginnings` the beginnings of prompts. `next_turns`
+    prepares continuations.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class GenerationService:
         stream.digest = opening.digest
         stream.model = opening.request.profile or lease.served.id
         if opening.wants_receipt:
-            stream.recorder = Recorder(self._answers, lease.served)
+            stream.receipts = Recorder(self._answers, lease.served)
         stream.warnings = (*opening.request.warnings, *tokenized.warnings)
         if self._next_turns is not None:
             self._next_turns.watch(stream, opening.request, arrival.caller.client)

@@ -133,9 +133,9 @@ class GenerationStream:
     requested or drawn. `warnings`: parts of the request left undone. `load_ms`: wait for the model.
     `activity` observes every event, also of a client that has gone; `arrival` is on its clock.
     `recorded`: output of an interrupted answer, replayed first. `record` is awaited with each batch
-    of new events before parsing; `digest`: that of a recorded answer's requests. `recorder` makes
-    receipts. `listener` hears output events; `completed` is called once after a complete answer.
-    `tool_loop` continues the answer after calls of the server's tools.
+    of new events before parsing; `digest`: that of a recorded answer's requests. `receipts` keeps
+    what a receipt needs. `listener` hears output events; `completed` is called once after a
+    complete answer. `tool_loop` continues the answer after calls of the server's tools.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class GenerationStream:
         self.prompt_n = 0
         self.first_tokens: list[int] = []
         self.warnings: tuple[Reason, ...] = ()
-        self.recorder: Recorder | None = None
+        self.receipts: Recorder | None = None
         self.listener: Callable[[OutputEvent], None] = lambda event: None
         self.completed: Callable[[], None] | None = None
         self.tool_loop: Continuation | None = None
@@ -207,8 +207,8 @@ class GenerationStream:
         """
         request = choice.request
         self._outputs[request.id] = number, OutputParser(self.served.tokenizer, choice.spec)
-        if self.recorder is not None:
-            self.recorder.begin(number, request, choice.spec, choice.constraint)
+        if self.receipts is not None:
+            self.receipts.begin(number, request, choice.spec, choice.constraint)
         self.prompt_n = request.prompt_n
         if request.sampling.choice == 0:
             self.first_tokens.append(request.tokens[0])
@@ -336,12 +336,12 @@ class GenerationStream:
         output: list[OutputEvent] = []
         match event:
             case TokensCommitted(tokens=tokens, drafted=drafted, logprobs=logprobs):
-                if self.recorder is not None:
-                    self.recorder.commit(choice, tokens)
+                if self.receipts is not None:
+                    self.receipts.commit(choice, tokens)
                 output = parser.feed(tokens, logprobs or (), drafted)
             case Finished(reason=reason, stats=stats):
-                if self.recorder is not None:
-                    self.recorder.finish(choice, reason)
+                if self.receipts is not None:
+                    self.receipts.finish(choice, reason)
                 output = parser.finish(reason, stats)
                 for part in output:
                     if isinstance(part, Finish):
@@ -358,10 +358,10 @@ class GenerationStream:
 
     async def _with_receipts(self, events: list[ChoiceEvent]) -> list[ChoiceEvent]:
         """Give the end of a choice its receipt, if receipts are on."""
-        if self.recorder is None or not events or not isinstance(events[-1].event, Finish):
+        if self.receipts is None or not events or not isinstance(events[-1].event, Finish):
             return events
         choice, finish = events[-1].choice, events[-1].event
-        receipt = await self.recorder.keep(choice)
+        receipt = await self.receipts.keep(choice)
         return [*events[:-1], ChoiceEvent(choice, replace(finish, receipt=receipt))]
 
     def _forecast(self, request: Request) -> None:
