@@ -1,8 +1,8 @@
 """The arrays of cache pieces: copied out of a live cache, concatenated into a new one.
 
 Never a view of an array that a cache writes into: it would change, or force a copy of the whole
-array at every step. So a piece is copied when it is saved, and again when it is restored. What was
-read from disk is a copy already: it is saved itself. Adjacent pieces are copied together.
+array at every step. So a piece is copied when it is saved, and again when it is restored. Payloads
+read from disk are copies already, and are kept themselves. Adjacent pieces are copied together.
 
 | cache                        | saved as  | restored                                            |
 |------------------------------|-----------|-----------------------------------------------------|
@@ -60,7 +60,7 @@ class Payload:
         return nbytes_of(self.arrays)
 
     def part(self, start: int, stop: int) -> Payload:
-        """Copy tokens [start, stop) of it, which is no state."""
+        """Copy tokens [start, stop) of a payload that is no state."""
         first, last = start - self.start, stop - self.start
         arrays = [None if layer is None else cut(layer, first, last) for layer in self.arrays]
         return Payload(self.kind, start, stop, tuple(arrays))
@@ -109,8 +109,8 @@ class Payloads:
     def keep(self, cache: Cache, pieces: Iterable[Piece], loaded: Iterable[Payload] = ()) -> None:
         """Copy pieces out of a live cache that is at least as long. Waits for the copies.
 
-        What the cache was assembled of (`loaded`) is kept itself where it holds a piece. Raises
-        EngineError, and keeps none, if the cache does not hold their rows.
+        Payloads of which the cache was assembled (`loaded`) are kept themselves where they hold a
+        piece. Raises EngineError, and keeps none, if the cache lacks the rows of a piece.
         """
         kept, missing = dict[int, Share](), list[Piece]()
         known = sorted(loaded, key=_order)
@@ -167,7 +167,7 @@ class Payloads:
             self._separate(sharing)
 
     def _separate(self, pieces: Sequence[int]) -> None:
-        """Copy what is left of a payload, if that is less than half of it."""
+        """Copy the rest of a payload, if less than half is left."""
         shares = {piece: self._kept[piece] for piece in pieces}
         if not shares:
             return
@@ -212,7 +212,7 @@ def _joined(shares: Iterable[Share]) -> list[Share]:
 
 
 def read_payloads(runs: Iterable[Run]) -> list[Payload]:
-    """Copy what was read from disk. Waits for the copies."""
+    """Copy runs read from disk. Waits for the copies."""
     payloads = [Payload(run.kind, run.start, run.stop, to_arrays(run)) for run in runs]
     mx.eval([payload.arrays for payload in payloads])
     return payloads
@@ -223,7 +223,7 @@ def _order(span: Payload | Piece) -> tuple[str, int]:
 
 
 def _share_of(payloads: Sequence[Payload], piece: Piece) -> Share | None:
-    """Return where one of the payloads, which are in their order, holds a piece; None: nowhere."""
+    """Return the share of the ordered payloads that holds a piece; None if none does."""
     at = bisect_right(payloads, _order(piece), key=_order) - 1
     payload = payloads[at] if at >= 0 else None
     if payload is None or payload.kind != piece.kind or payload.stop < piece.stop:

@@ -35,9 +35,9 @@ def _merge_layer(layers: Sequence[Any]) -> Any:
 
 
 class RowsCache:
-    """Begins with one row. `lengths` counts the held tokens, by row, in their order.
+    """The cache of one row at first. `lengths` counts the held tokens, by row, in their order.
 
-    Once rows have joined, it is `shared`: one batch cache per layer, also when they have left.
+    Once rows have joined, the cache is `shared`: a batch cache per layer, also when they have left.
     """
 
     def __init__(self, row: int, layers: Cache, length: int = 0) -> None:

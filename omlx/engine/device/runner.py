@@ -99,8 +99,8 @@ class Runner:
     def read(self, launch: Launch, *, last: bool = False) -> dict[int, Read]:
         """Wait for all of a step, prefill chunks included. Return what it sampled, by row.
 
-        `last`: none was launched on top of it. Then a GPU is waited for as a whole, since it says
-        that arrays are there a moment before it says that a pass in front of them has failed.
+        `last`: no step was launched on top. Then a GPU is waited for as a whole: it reports arrays
+        as computed a moment before it reports that a pass in front of them has failed.
         """
         synchronize = last and on_gpu()
         if launch.moved or synchronize:
