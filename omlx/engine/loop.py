@@ -174,6 +174,10 @@ class EngineLoop:
         self._in_flight = None
         return events
 
+    def end_cancelled(self) -> list[Event]:
+        """End cancelled requests behind the step in flight. Return the events of both."""
+        return self.flush() + self.scheduler.reap()
+
     def reset_timing(self) -> None:
         """Discard time and peak of the step in flight: other work ran on the device."""
         self._overlapped = None

@@ -252,19 +252,25 @@ class EngineThread:
         return self.call(lambda: self._loops[model].may_prefill(request, least), question=True)
 
     def clear_prefixes(self, model: str) -> Future[None]:
-        """Evict the cached prefixes of a model, if it is loaded. Raises EngineDead."""
-        return self._ask(model, lambda loop: loop.clear_prefixes(), question=False)
+        """End work in the background, and evict a model's prefixes. Raises EngineDead."""
 
-    def _ask(
-        self, model: str, answer: Callable[[EngineLoop], T], *, question: bool = True
-    ) -> Future[T | None]:
+        def clear() -> None:
+            if (loop := self._loops.get(model)) is not None:
+                for other in self._open.background:
+                    self._cancel(other)
+                self._open.publish(loop.end_cancelled())
+                loop.clear_prefixes()
+
+        return self.call(clear)
+
+    def _ask(self, model: str, answer: Callable[[EngineLoop], T]) -> Future[T | None]:
         """Have a model answer between two steps; None if it is not loaded."""
 
         def ask() -> T | None:
             loop = self._loops.get(model)
             return None if loop is None else answer(loop)
 
-        return self.call(ask, question=question)
+        return self.call(ask, question=True)
 
     def _post(self, work: Callable[[], None]) -> None:
         if self.failure is not None:

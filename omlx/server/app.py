@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx import __version__
 from omlx.engine.device_errors import DEVICE
-from omlx.errors import OmlxError
+from omlx.errors import EngineDead, OmlxError
 from omlx.models.pool.pool import load_pinned
 from omlx.server.access import AccessLog, PathVersion
 from omlx.server.dialects.anthropic.request import MessageRequest
@@ -237,7 +237,7 @@ def _lifespan(
             flush = partial(asyncio.to_thread, prewarmer.store.flush)
             work = [
                 every(SAVE_STATISTICS_S, flush, "beginnings of prompts not saved"),
-                prewarmer.run_every(PREWARM_S),
+                every(PREWARM_S, prewarmer.run, "beginnings of prompts not computed"),
             ]
             tasks += [asyncio.create_task(task) for task in work]
         load_pinned(pool)
@@ -260,11 +260,13 @@ def _lifespan(
 
 
 async def every(interval_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Do `work` every `interval_s` seconds, until cancelled; errors are logged as `failure`."""
+    """Do `work` each `interval_s` until cancelled or the engine dies; log errors as `failure`."""
     while True:
         await asyncio.sleep(interval_s)
         try:
             await work()
+        except EngineDead:
+            return
         except Exception:  # the edge of a background task
             log.exception(failure)
 

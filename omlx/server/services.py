@@ -261,10 +261,10 @@ class PrefixService:
         Raises NotFound, EngineDead.
         """
         model = self.pool.resolve(name).id
+        if self.prewarmer is not None:  # first, or what it computes were kept
+            await self.prewarmer.forget(model)
         await asyncio.wrap_future(self.engine.clear_prefixes(model))
         await self.pool.residents.remove_prefixes(model)
-        if self.prewarmer is not None:
-            await self.prewarmer.forget(model)
 
     async def probe(self, name: str, request: GenerationRequest) -> Json:
         """Return the tokens of the prompt, those of them that are cached, and when its first token

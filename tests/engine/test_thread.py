@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import chain
 
@@ -282,6 +283,31 @@ def test_a_part_of_a_prompt_is_computed_ahead_if_it_is_long_enough(thread: Engin
     part = replace(ask(), tokens=(5,) * 40, stable=20)
     may = [thread.may_prefill("m", part, least).result(PATIENCE_S) for least in (1, 20, 21)]
     assert may == [True, True, False]
+
+
+def test_what_the_background_has_read_is_cleared_with_the_rest() -> None:
+    thread = EngineThread()
+    filling = replace(request("fill", tuple(range(VOCAB)) * 4, max_tokens=0), background=True)
+    thread.start()
+    limits = replace(LONG, prefill_chunk=16)
+    loop = thread.call(lambda: build_loop(Counting(), VOCAB, limits)).result(PATIENCE_S)
+    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+    background, cleared = Listener(), list[Future[None]]()
+
+    def clear(events: Sequence[Event]) -> None:
+        if not cleared:
+            cleared.append(thread.clear_prefixes("m"))
+        background(events)
+
+    thread.submit("m", filling, clear)
+    ended = background.last()
+    assert isinstance(ended, Finished)
+    assert ended.reason is FinishReason.CANCELLED
+    cleared[0].result(PATIENCE_S)
+    stats = thread.prefix_of("m")
+    assert stats is not None
+    assert stats.tokens == 0
+    thread.stop()
 
 
 def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:

@@ -32,9 +32,9 @@ from omlx.engine.types import (
     PrefillProgress,
     Request,
 )
-from omlx.errors import BadRequest, EngineDead, OmlxError, Overloaded, Reason
+from omlx.errors import BadRequest, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
-from omlx.models.pool.served import ResidentModel, State
+from omlx.models.pool.served import ResidentModel, ServedModel, State
 from omlx.power import on_mains
 from omlx.records import BeginningStats
 from omlx.server.beginnings.foresight import Expected, foresee
@@ -121,10 +121,8 @@ class BackgroundPrefill:
     def _alone(self) -> bool:
         """Whether no request runs beside this work."""
         residents = [*self._pool.residents]
-        if self._pool.load_queue.requests or any(resident.draining for resident in residents):
-            return False
-        leases: int = sum(resident.leases for resident in residents)
-        return leases <= 1
+        leaves = self._pool.load_queue.requests or any(resident.draining for resident in residents)
+        return not leaves and sum(resident.leases for resident in residents) <= 1
 
 
 IDLE_S: Final = 1.0
@@ -139,10 +137,7 @@ BUDGET_S: Final = 120.0
 POWER_S: Final = 30.0
 """Seconds until a machine on battery is checked for mains power again."""
 
-BATTERY: Final = Reason("prewarm.paused.battery")
 BUDGET: Final = Reason("prewarm.paused.budget", {"seconds": int(BUDGET_S)})
-REQUESTS: Final = Reason("prewarm.paused.requests")
-SETTING: Final = Reason("prewarm.paused.setting")
 
 log = logging.getLogger("omlx.prefix")
 
@@ -161,6 +156,7 @@ class Work:
 
     `expected` was foreseen at `version` of the store. done: cached, or without room. failed:
     refused by the template or the engine. spent_s: time used. computed: tokens computed.
+    forgotten: deleted, with nothing left to do.
     """
 
     day: date | None = None
@@ -171,10 +167,11 @@ class Work:
     failed: set[str] = field(default_factory=set)
     spent_s: float = 0.0
     computed: int = 0
+    forgotten: bool = False
 
     @property
     def left_s(self) -> float:
-        return max(0.0, BUDGET_S - self.spent_s)
+        return 0.0 if self.forgotten else max(0.0, BUDGET_S - self.spent_s)
 
     def expect(self, day: date, version: int, expected: Sequence[Expected]) -> None:
         """Replace the expected beginnings. On another day templates may write other tokens."""
@@ -184,6 +181,13 @@ class Work:
         keys = {one.beginning.key for one in expected}
         self.tokens = {key: tokens for key, tokens in self.tokens.items() if key in keys}
         self.done = self.failed & keys  # requests since then may have evicted the others
+
+    async def tokens_of(self, served: ServedModel, one: Expected) -> Tokenized:
+        """Return the tokens of an expected beginning. Raises BadRequest."""
+        if (key := one.beginning.key) not in self.tokens:
+            work = partial(tokenize, served.tokenizer, served.context_length, one)
+            self.tokens[key] = await asyncio.to_thread(work)
+        return self.tokens[key]
 
 
 class Prewarmer:
@@ -212,18 +216,8 @@ class Prewarmer:
         """Reason why nothing was computed at the last attempt."""
         self._work: WeakKeyDictionary[EngineLoop, Work] = WeakKeyDictionary()
 
-    async def run_every(self, interval_s: float) -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            try:
-                await self.run()
-            except EngineDead:
-                return
-            except Exception:  # the edge of a background task
-                log.exception("beginnings of prompts not computed")
-
     async def run(self) -> None:
-        """Compute beginnings until all are done or the server is no longer idle."""
+        """Compute beginnings until all are done or the server is not idle. Raises EngineDead."""
         for resident in self._pool.residents:
             work = await self._expect(resident)
             for one in work.expected:
@@ -253,13 +247,7 @@ class Prewarmer:
         paused = None
         if done < len(work.expected):
             paused = self._obstacle if work.left_s else BUDGET
-        return BeginningStats(
-            done=done,
-            waiting=len(work.expected) - done,
-            computed_tokens=work.computed,
-            budget_left_s=work.left_s,
-            paused=paused,
-        )
+        return BeginningStats(done, len(work.expected) - done, work.computed, work.left_s, paused)
 
     async def expected(self, model: str) -> list[tuple[Expected, Tokenized]]:
         """Return the beginnings to expect of a loaded model's prompts.
@@ -268,34 +256,27 @@ class Prewarmer:
         """
         resident, found = self._pool.residents.find(model), []
         if resident is not None:
-            for one in (await self._expect(resident)).expected:
+            work = await self._expect(resident)
+            for one in work.expected:
                 with suppress(BadRequest):
-                    found.append((one, await self._tokens(resident, one)))
+                    found.append((one, await work.tokens_of(resident.served, one)))
         return found
 
-    async def _tokens(self, resident: ResidentModel, one: Expected) -> Tokenized:
-        tokens, key = self._work[resident.loop].tokens, one.beginning.key
-        if key not in tokens:
-            served = resident.served
-            work = partial(tokenize, served.tokenizer, served.context_length, one)
-            tokens[key] = await asyncio.to_thread(work)
-        return tokens[key]
-
     async def forget(self, model: str) -> None:
-        """Delete a model's beginnings, in memory and on disk."""
+        """Delete a model's beginnings, in memory and on disk; none of them is begun any more."""
         resident = self._pool.residents.find(model)
-        if resident is not None:
-            self._work.pop(resident.loop, None)
+        if resident is not None and (work := self._work.pop(resident.loop, None)) is not None:
+            work.forgotten = True
         await asyncio.to_thread(self.store.forget, model)
 
     async def _find_obstacle(self) -> Reason | None:
         """Return the reason against prewarming now; None if there is none."""
         mode = self._settings().prewarm
         if mode == "off":
-            return SETTING
+            return Reason("prewarm.paused.setting")
         if mode == "mains" and await self._on_battery():
-            return BATTERY
-        return None if self._idle() else REQUESTS
+            return Reason("prewarm.paused.battery")
+        return None if self._idle() else Reason("prewarm.paused.requests")
 
     async def _on_battery(self) -> bool:
         clock = asyncio.get_running_loop().time
@@ -305,10 +286,8 @@ class Prewarmer:
 
     def _idle(self) -> bool:
         """Whether no request came and no model was loaded for `IDLE_S`."""
-        if self._pool.load_queue.requests:
-            return False
         statuses = [self._pool.status(resident.entry.id) for resident in self._pool.residents]
-        return all(
+        return not self._pool.load_queue.requests and all(
             status.state is State.READY and status.idle_s is not None and status.idle_s >= IDLE_S
             for status in statuses
         )
@@ -321,11 +300,12 @@ class Prewarmer:
         if lease is None:  # unloaded since the last beginning
             return
         try:
-            tokenized, deadline = await self._tokens(resident, one), started + work.left_s
+            tokenized = await work.tokens_of(served, one)
             for stop in (*tokenized.spans, len(tokenized.tokens)):
-                ended, computed = await self._prefill.fill(
-                    served.id, tokenized.tokens[:stop], deadline
-                )
+                if not work.left_s:
+                    return
+                ids, deadline = tokenized.tokens[:stop], started + work.left_s
+                ended, computed = await self._prefill.fill(served.id, ids, deadline)
                 work.computed += computed
                 if not ended:
                     return

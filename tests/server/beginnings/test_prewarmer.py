@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -210,3 +212,31 @@ def test_what_waits_says_why(
             code = f"prewarm.paused.{reason}"
             wait_for_metric(http, "omlx_beginnings_paused", 1.0, model=TARGET, code=code)
             wait_for_metric(http, "omlx_beginnings_computed_tokens_total", 0.0, model=TARGET)
+
+
+def test_deleted_beginnings_are_not_computed(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, fill = BeginningStore(tmp_path), prewarmer.BackgroundPrefill.fill
+    for kind in "abc":
+        system = {"role": "system", "content": kind * 9 + SYSTEM}
+        store.note(TARGET, Beginning((system,), (), {}), f"{kind}/1", 2)
+    store.flush()
+    filled, deleted = [], threading.Event()
+
+    async def filling(self: Any, *arguments: Any, **named: Any) -> tuple[bool, int]:
+        result = await fill(self, *arguments, **named)
+        filled.append(result)
+        await asyncio.to_thread(deleted.wait, PATIENCE_S)
+        return result
+
+    monkeypatch.setattr(prewarmer, "IDLE_S", 0.0)
+    monkeypatch.setattr(prewarmer.BackgroundPrefill, "fill", filling)
+    with serving(registry, TARGET, tmp_path) as (_, http):
+        load(http, TARGET)
+        wait_for_metric(http, "omlx_prefix_misses_total", 1.0, model=TARGET)
+        assert http.delete(f"/v1/models/{TARGET}/prefixes").status_code == 204
+        deleted.set()
+        for _ in range(20):  # in which the next one would begin
+            prefixes = http.get(f"/v1/models/{TARGET}").json()["prefixes"]
+        assert (prefixes["tokens"], prefixes["beginnings"], len(filled)) == (0, [], 1)
