@@ -267,20 +267,25 @@ def _session(arguments: Namespace) -> int:
 
 
 def _save(arguments: Namespace, client: Client, folder: Path) -> None:
-    target = Path(arguments.file)
-    if target.is_dir() or not target.resolve().parent.is_dir():
-        raise ConfigError("cli.session.no_target", file=str(target))
+    target = Path(arguments.file).resolve()
+    if not target.parent.is_dir() or (target.exists() and not target.is_file()):
+        raise ConfigError("cli.session.no_target", file=arguments.file)
     path = folder / secrets.token_hex(16)
+    whole = target.with_name(f".{path.name}")
     try:
         saved = client.post("/v1/sessions/save", {"id": arguments.id, "file": path.name})
-        shutil.move(path, target)
+        shutil.move(path, whole)  # perhaps to another file system, whose room may not do
+        whole.replace(target)
     finally:
         path.unlink(missing_ok=True)
-    _print("cli.session.saved", saved, file=str(target), size=size(saved["bytes"]))
+        whole.unlink(missing_ok=True)
+    _print("cli.session.saved", saved, file=arguments.file, size=size(saved["bytes"]))
 
 
 def _open(arguments: Namespace, client: Client, folder: Path) -> None:
     source = Path(arguments.file).resolve()
+    if source.exists() and not source.is_file():
+        raise shutil.SpecialFileError("no regular file")  # may have no end
     path = folder / secrets.token_hex(16)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

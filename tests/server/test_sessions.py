@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import json
+import os
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +22,10 @@ from omlx.cli.main import main
 from omlx.cli.serve.address import published
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.prefix_disk import open_disks, stop_engine
+from omlx.server.endpoints.sessions import SessionEndpoints
 from omlx.settings.schema import Settings
 from tests.lanes import few
-from tests.server.running import HYBRID, TARGET, omlx
+from tests.server.running import HYBRID, PATIENCE_S, TARGET, omlx
 
 RESPONSES = "/v1/responses"
 RULES = "You edit small programs with care, and say what you changed. " * 24
@@ -90,6 +98,7 @@ def test_another_server_continues_a_saved_conversation(
             (b'"role":"assistant"', b'"rule":"assistant"', "its conversation is none"),
             (b'"output":', b'"outpux":', "its conversation is none"),
             (b'"role":"user"', b'"role":[1234]', "one of its items is none"),
+            (b'"temperature":0.7', b'"temperature":NaN', "its response is none"),
         ):
             file.write_bytes(whole.replace(old, new))
             assert reason in refused(capsys, there, "open", str(file))
@@ -100,4 +109,52 @@ def test_another_server_continues_a_saved_conversation(
         assert "No such file" in refused(capsys, there, "open", str(tmp_path / "none"))
         assert "not found" in refused(capsys, there, "save", "resp_none", str(file))
         assert "no path" in refused(capsys, there, "save", first["id"], str(tmp_path))
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        assert "no regular file" in refused(capsys, there, "open", str(pipe))
+        assert "no path" in refused(capsys, there, "save", first["id"], str(pipe))
         assert list((there / "sessions").iterdir()) == []
+
+
+def full(source: Path, target: Path) -> None:
+    """Move a part of a file, to a file system that is full then."""
+    Path(target).write_bytes(Path(source).read_bytes()[:100])
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_is_not_saved_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier file stays; what the server has written for a client that has gone does not."""
+    home, folder, write = tmp_path / "home", tmp_path / "folder", SessionEndpoints._write
+    folder.mkdir()
+    (folder / "earlier").write_bytes(b"earlier")
+    monkeypatch.setattr("omlx.cli.servers.shutil.move", full)
+    written, gone = threading.Event(), threading.Event()
+
+    async def slowly(self: SessionEndpoints, *arguments: Any) -> Any:
+        result = await write(self, *arguments)
+        written.set()
+        await asyncio.to_thread(gone.wait, PATIENCE_S)
+        return result
+
+    with served(home) as client:
+        asked = {"model": TARGET, "input": "Name a river.", "max_output_tokens": 4}
+        id = client.post(RESPONSES, json=asked).json()["id"]
+        for name in ("earlier", "new"):
+            assert "No space left" in refused(capsys, home, "save", id, str(folder / name))
+        assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [
+            ("earlier", b"earlier")
+        ]
+        monkeypatch.setattr(SessionEndpoints, "_write", slowly)
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as left:
+            body = json.dumps({"id": id, "file": "0" * 32})
+            head = f"Host: {client.base_url.host}\r\nContent-Length: {len(body)}"
+            left.sendall(f"POST /v1/sessions/save HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+            assert written.wait(PATIENCE_S)
+        assert (home / "sessions" / ("0" * 32)).exists()
+        gone.set()
+        until = time.monotonic() + PATIENCE_S
+        while list((home / "sessions").iterdir()):
+            assert time.monotonic() < until
+            time.sleep(0.01)

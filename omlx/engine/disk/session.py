@@ -58,16 +58,17 @@ def write_session(path: Path, session: Session, records: Iterable[Record]) -> in
     head = session.model_dump_json().encode()
     if len(head) > MAX_HEAD_BYTES:
         raise TooLarge("session.too_large", size=len(head), limit=MAX_HEAD_BYTES)
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        try:
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(_HEAD.pack(_MAGIC, len(head)) + head)
             for record in records:
                 for part in record.encode():
                     file.write(part)
             return file.tell()
-        except BaseException:
-            path.unlink()
-            raise
+    except BaseException:
+        path.unlink()
+        raise
 
 
 def read_head(file: BinaryIO) -> Session:

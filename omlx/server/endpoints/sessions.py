@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from omlx.engine.disk.record import Damaged, Part, Record
 from omlx.engine.disk.session import Session, read_head, read_states, write_session
-from omlx.errors import BadRequest, NotFound, OmlxError, Overloaded, Reason, optional_reason
+from omlx.errors import BadRequest, NotFound, Overloaded, Reason, optional_reason, os_errors
 from omlx.models.catalog.facts import versions
 from omlx.models.pool.served import ServedModel
 from omlx.server.beginnings.beginning import FIRST_WORDS, shared_prefix
@@ -83,7 +83,10 @@ class SessionEndpoints:
                 tokens=list(tokens),
                 **saved._asdict(),
             )
-            nbytes, session = await self._write(self._path(body), session, states)
+            path = self._path(body)
+            nbytes, session = await self._write(path, session, states)
+            if await request.is_disconnected():  # the command that takes it was interrupted
+                path.unlink(missing_ok=True)
         finally:
             lease.release()
         reason = states if isinstance(states, Reason) else None
@@ -94,16 +97,13 @@ class SessionEndpoints:
         check_main(request.scope)
         body = await read_body(request, SessionFile.parse)
         try:
-            with self._path(body).open("rb") as file:
+            with os_errors(NotFound, "session.no_file"), self._path(body).open("rb") as file:
                 session, restored, computed, reason = await self._read(file)
         except Damaged as error:
             raise BadRequest("session.damaged", detail=str(error)) from error
-        except OSError as error:
-            raise NotFound("session.no_file", detail=error.strerror or str(error)) from error
         id = self._adopt(owner_of(request.scope), session)
         await self._answers.flushed()
-        figures = {"restored": restored, "computed": computed}
-        return _shown(session, id=id, reason=reason, **figures)
+        return _shown(session, id=id, restored=restored, computed=computed, reason=reason)
 
     async def fork(self, request: Request, id: str) -> Response:
         """Copy a stored response to a new id, which is continued apart."""
@@ -156,11 +156,8 @@ class SessionEndpoints:
             session = session.model_copy(update={"restored": restored, "states": spans})
             records = _stored(states, parts)
 
-        try:
+        with os_errors(NotFound, "session.no_file"):
             return await asyncio.to_thread(write_session, path, session, records), session
-        except OSError as error:
-            detail = error.strerror or str(error)
-            raise NotFound("session.no_file", detail=detail) from error
 
     async def _read(self, file: BinaryIO) -> tuple[Session, int, int, Reason | None]:
         """Return head, restored and computed tokens, and why any were computed."""
@@ -178,7 +175,7 @@ class SessionEndpoints:
             detail = error.errors(include_url=False, include_input=False)[0]["msg"]
             raise Damaged(f"one of its items is none ({detail})") from error
         except (BadRequest, *_WRONG) as error:
-            detail = error.message if isinstance(error, OmlxError) else repr(error)
+            detail = error.message if isinstance(error, BadRequest) else repr(error)
             raise Damaged(f"its conversation is none ({detail})") from error
         lease = await self._pool.lease(session.model)
         try:
@@ -200,13 +197,11 @@ class SessionEndpoints:
         """Store the response, under a new id if the old one is taken. Return the id."""
         saved = SavedResponse(session.response, session.items, session.messages)
         try:
-            here = None
             with suppress(NotFound):
-                here = self._store.saved(Owned(owner, session.id))
-            if here is not None and here != saved:
+                if self._store.saved(Owned(owner, session.id)) == saved:
+                    return session.id
                 saved = saved.renamed()
-            if here is None or here != saved:
-                self._store.put(owner, saved)
+            self._store.put(owner, saved)
             return str(saved.response["id"])
         except _WRONG as error:
             detail = f"its response is none ({error!r})"

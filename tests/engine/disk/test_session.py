@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,17 @@ def test_no_head_is_saved_that_cannot_be_opened(
     monkeypatch.setattr("omlx.engine.disk.session.MAX_HEAD_BYTES", 100)
     with pytest.raises(TooLarge, match="more than the 100"):
         write_session(tmp_path / "file", head(TOKENS), [])
+    assert not (tmp_path / "file").exists()
+
+
+def test_a_file_that_cannot_be_completed_is_deleted(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # reached when the file is closed
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_session(tmp_path / "file", head(TOKENS), [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (tmp_path / "file").exists()
 
 

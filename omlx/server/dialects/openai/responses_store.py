@@ -138,10 +138,10 @@ class ResponseStore:
         self.put(owner, SavedResponse(response, items, continued.messages), replay)
 
     def put(self, owner: str, saved: SavedResponse, replay: Replay | None = None) -> None:
-        """Store a response as it was saved. Raises KeyError and TypeError for other contents."""
-        response = saved.response
+        """Store a response. Raises KeyError, TypeError and ValueError for other contents."""
+        response, text = saved.response, encoded(saved.response)
         (asked, messages), images = self._images.hold([saved.items, saved.messages])
-        stored = _stored(encoded(response), asked, messages)
+        stored = _stored(text, asked, messages)
         owned = Owned(owner, response["id"])
         if self._journal is not None:
             texts = (stored.response, stored.items, stored.messages)
@@ -318,7 +318,8 @@ class StoredImages:
 
 
 def encoded(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
+    """Return JSON. Raises ValueError for numbers that JSON does not have."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _replaced(value: Any, change: Callable[[str], str]) -> Any:
