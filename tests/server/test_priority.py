@@ -10,12 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from omlx.engine.types import PromptForecast
+from omlx.engine.types import PrefillProgress, PromptForecast, Request
 from omlx.server.dialects.anthropic.request import MessageRequest
 from omlx.server.dialects.ollama.request import OllamaChatRequest
 from omlx.server.dialects.openai.chat_request import ChatRequest
 from omlx.server.dialects.openai.completions_request import CompletionRequest
 from omlx.server.dialects.openai.responses_request import ResponseRequest
+from omlx.server.request.activity import Activity
 from omlx.server.request.generation_request import (
     BACKGROUND,
     URGENT,
@@ -25,6 +26,7 @@ from omlx.server.request.generation_request import (
 )
 from omlx.server.request.usage import Progress, Reading
 from omlx.settings.schema import Settings
+from omlx.telemetry.metrics import Gauges, Metrics
 from omlx.text.tools import ToolUse
 from tests.server.dialects import user
 from tests.server.running import TARGET, Running, omlx
@@ -239,6 +241,28 @@ def test_the_first_event_of_a_long_prompt_has_its_forecast(alone: Running) -> No
     assert ": keep-alive" in stream.frames
     short = Stream(alone, max_tokens=2).join()
     assert "timings" not in short.payloads[0]
+
+
+def test_the_first_event_of_a_kept_stream_has_the_forecast_too(alone: Running) -> None:
+    long = "a river, a wood, a road, " * 120
+    body = {"model": TARGET, "input": long, "max_output_tokens": 2, "stream": True}
+    key = {"Idempotency-Key": "forecast"}
+    with alone.http.stream("POST", "/v1/responses", json=body, headers=key) as answer:
+        data = [line[6:] for line in answer.iter_lines() if line.startswith("data: {")]
+    first = json.loads(data[0])
+    assert first["type"] == "response.created"
+    assert first["timings"]["prompt_progress"]["total"] > 512
+
+
+def test_progress_is_that_of_the_prompt_being_read() -> None:
+    """Choices of one prompt wait for the first one."""
+    activity = Activity(Metrics(lambda: Gauges(True)))
+    for choice in "01":
+        activity.submitted("m", Request(id=f"a-{choice}", tokens=(5,) * 600, group="a"))
+    activity.observe(PrefillProgress("a-0", 200, 600))
+    progress = activity.progress("a")
+    assert progress is not None
+    assert progress.done == 200
 
 
 def test_progress_follows_the_forecast_then_the_pace() -> None:

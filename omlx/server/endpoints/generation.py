@@ -41,6 +41,7 @@ from omlx.server.request.fields import Body, Listed
 from omlx.server.request.generation import SHOWN_ID, GenerationService
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.request.stream import ChoiceEvent, GenerationStream
+from omlx.server.request.usage import with_forecast
 from omlx.server.tool_loop import ToolLoops
 
 
@@ -96,10 +97,7 @@ class Responder:
         self, stream: GenerationStream, encoder: Encoder, wire: Wire
     ) -> AsyncGenerator[bytes, None]:
         """Yield bytes per batch of events; an error becomes the last event."""
-        payloads, progress = encoder.start(), stream.progress
-        if payloads and progress is not None:  # long prompts: a forecast with the first payload
-            payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
-        yield b"".join(map(wire.frame, payloads))
+        yield b"".join(map(wire.frame, with_forecast(encoder.start(), stream.progress)))
         try:
             async for batch in stream.batches(self._keep_alive_s):
                 frames = b"".join(wire.silence(stream.progress))

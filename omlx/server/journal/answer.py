@@ -20,7 +20,7 @@ from omlx.server.journal.journal import AnswerFile, Journal, Owned, Part
 from omlx.server.request.dialect import Exchange, Wire, event_number, numbered_event, numbered_idle
 from omlx.server.request.opening import Recorded, dump
 from omlx.server.request.stream import PROGRESS_S, ChoiceEvent, GenerationStream
-from omlx.server.request.usage import Progress
+from omlx.server.request.usage import Progress, with_forecast
 
 log = logging.getLogger("omlx.server")
 
@@ -208,7 +208,7 @@ class Answer:
 
     async def _generate(self) -> None:
         if self.streams:
-            self.replay.add(self.encoder.start())
+            self.replay.add(with_forecast(self.encoder.start(), self.stream.progress))
         events: list[ChoiceEvent] = []
         firsts = iter(() if self._recorded is None else self._recorded.firsts)
         self._catch_up(firsts)

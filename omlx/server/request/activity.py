@@ -283,7 +283,7 @@ class Activity:
             for running in self._running.values()
             if running.group == group and not running.tokens and running.prompt >= MIN_TOKENS
         ]
-        return min(reading, key=lambda each: each.done, default=None)
+        return max(reading, key=lambda each: each.done, default=None)
 
     def heard_from(self, caller: Caller, *, refused: bool = False) -> None:
         """Note that a program sends requests."""

@@ -207,6 +207,13 @@ class Progress:
         return b": prompt_progress " + json.dumps(self.to_json()).encode() + b"\n\n"
 
 
+def with_forecast(payloads: list[Json], progress: Progress | None) -> list[Json]:
+    """Add the forecast of a long prompt to the first payload of a stream, if there is one."""
+    if payloads and progress is not None:
+        payloads[0] = payloads[0] | {"timings": {"prompt_progress": progress.to_json()}}
+    return payloads
+
+
 @dataclass(slots=True)
 class Reading:
     """Times of a prompt, in monotonic seconds, and the forecast once known."""
