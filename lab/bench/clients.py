@@ -54,11 +54,14 @@ _TEXT: Final = re.compile(rb'"(?:content|reasoning|reasoning_content)": ?"[^"]')
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """The answers of a trial. `first_s`: mean over clients of the time to the first text."""
+    """The answers of a trial. Means over clients: `first_s` to the first text, `token_s` a later
+    token.
+    """
 
     tokens: int
     seconds: float
     first_s: float
+    token_s: float
     processor_s: float
     texts: tuple[str, ...] = ()
 
@@ -66,6 +69,7 @@ class Streamed:
 FIGURES: Final[dict[str, tuple[Callable[[Streamed], float], bool]]] = {
     "tokens/s": (lambda made: made.tokens / made.seconds, False),
     "first text, ms": (lambda made: 1e3 * made.first_s, True),
+    "later text, ms/token": (lambda made: 1e3 * made.token_s, True),
     "processor, ms/token": (lambda made: 1e3 * made.processor_s / made.tokens, True),
 }
 """By name: the value, and whether a smaller one is better."""
@@ -76,6 +80,7 @@ class _Stream:
     socket: socket.socket
     received: bytes = b""
     first_s: float = 0.0
+    end_s: float = 0.0
 
     def read(self, started: float) -> bool:
         """Receive what is there. Return whether more may follow."""
@@ -84,6 +89,7 @@ class _Stream:
         if not self.first_s and _TEXT.search(self.received):
             self.first_s = time.perf_counter() - started
         if not received:
+            self.end_s = time.perf_counter() - started
             self.socket.close()
         return bool(received)
 
@@ -226,6 +232,7 @@ def stream(server: Server, asked: Sequence[Question], longest: int) -> Streamed:
         sum(one.tokens() for one in streams),
         seconds,
         fmean(one.first_s for one in streams),
+        fmean((one.end_s - one.first_s) / max(1, one.tokens() - 1) for one in streams),
         spent_s,
         tuple(one.text() for one in streams),
     )

@@ -72,13 +72,14 @@ def test_questions_repeat_in_no_trial(workload):
 
 
 def test_ratios_above_one_favour_the_first_side():
-    ours = Streamed(100, 1.0, 0.1, 0.5, ("same", "same"))
-    theirs = Streamed(100, 2.0, 0.3, 2.0, ("same", "other"))
+    ours = Streamed(100, 1.0, 0.1, 0.01, 0.5, ("same", "same"))
+    theirs = Streamed(100, 2.0, 0.3, 0.02, 2.0, ("same", "other"))
     rows = clients.tables({("chat", 2): [{"auto": ours, "plain": theirs}] * 3})
     found = {table[0][0]: table[1][-1] for table in rows}
     assert found == {
         "tokens/s": "2.00 (2.00–2.00)",
         "first text, ms": "3.00 (3.00–3.00)",
+        "later text, ms/token": "2.00 (2.00–2.00)",
         "processor, ms/token": "4.00 (4.00–4.00)",
         "equal texts": "3 of 6",
     }
