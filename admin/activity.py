@@ -27,7 +27,7 @@ from omlx.server.http.transport import while_connected
 from omlx.server.request.fields import Body
 from omlx.server.services import Services
 from omlx.telemetry.log import LEVELS, LogLine, read_tail
-from omlx.telemetry.usage import KEPT_DAYS, Minutes, Sums, Usage
+from omlx.telemetry.usage import KEPT_DAYS, Sums, Timeline, Usage
 
 from .views import (
     AnswerView,
@@ -317,7 +317,7 @@ class HistoryView:
         return self.rate[-1].day
 
 
-def history_view(minutes: Minutes, hours: int, now: float) -> HistoryView:
+def history_view(minutes: Timeline, hours: int, now: float) -> HistoryView:
     """Return `BARS` bars up to the minute of `now`."""
     intervals = minutes.intervals(3600 * hours // BARS, BARS, now)
     names = [moment(interval.at) for interval in intervals]

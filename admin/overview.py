@@ -26,7 +26,7 @@ from omlx.models.pool.served import State
 from omlx.server.request.activity import Activity
 from omlx.server.request.fields import Body
 from omlx.server.services import Services
-from omlx.telemetry.usage import STEP_S, Step
+from omlx.telemetry.usage import STEP_S, Span
 
 from .download import FirstView, first_view
 from .models.list_page import ModelRow, model_row
@@ -242,7 +242,7 @@ class Live:
     shown_s: int = SHOWN_S
 
 
-def step_views(steps: Sequence[Step]) -> Sequence[StepView]:
+def step_views(steps: Sequence[Span]) -> Sequence[StepView]:
     return [StepView(step.at, step.tokens / STEP_S, step.drafted / STEP_S) for step in steps]
 
 

@@ -176,59 +176,27 @@ STEP_S: Final = 2
 MAX_STEPS: Final = 450
 """Steps of `STEP_S` — a quarter of an hour of uninterrupted tokens."""
 
-
-@dataclass(slots=True)
-class Step:
-    """Generated and drafted tokens of the `STEP_S` seconds from `at` (seconds since the epoch)."""
-
-    at: int
-    tokens: int = 0
-    drafted: int = 0
-
-
-class Timeline:
-    """Tokens per step of `STEP_S` seconds; steps without tokens are absent.
-
-    `wall` returns the time of day in seconds. After a backward clock change, tokens are added to
-    the newest step.
-    """
-
-    def __init__(self, wall: Callable[[], float] = time.time, max_steps: int = MAX_STEPS) -> None:
-        self._wall = wall
-        self._steps: deque[Step] = deque(maxlen=max_steps)
-
-    def add(self, tokens: int, drafted: int) -> None:
-        at = int(self._wall()) // STEP_S * STEP_S
-        if not self._steps or self._steps[-1].at < at:
-            self._steps.append(Step(at))
-        self._steps[-1].tokens += tokens
-        self._steps[-1].drafted += drafted
-
-    def since(self, at: float) -> Sequence[Step]:
-        """Return the steps from `at` on, newest last. The newest may still grow."""
-        return [step for step in self._steps if step.at >= at]
-
-
 MINUTE_S: Final = 60
 MAX_MINUTES: Final = 24 * 60
 
 
 @dataclass(slots=True)
-class Minute:
-    """Generated tokens and most bytes in use, from `at` (seconds since the epoch) on.
+class Span:
+    """Tokens, `drafted` among them, and most bytes in use, from `at` (since the epoch) on.
 
     `throttled`: heat slowed the machine down at some moment; None: not known.
     """
 
     at: int
     tokens: int = 0
+    drafted: int = 0
     used_bytes: int = 0
     throttled: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Tokens per second, most bytes in use, share of throttled minutes; None: not known."""
+    """Tokens per second, most bytes in use, share of throttled spans; None: not known."""
 
     at: int
     rate: float
@@ -236,20 +204,37 @@ class Interval:
     throttled: float | None
 
 
-class Minutes:
-    """Minutes of the last day in which the server ran. `wall`: the time of day in seconds."""
+class Timeline:
+    """Spans of `width_s` seconds, the newest `kept`; those without an addition are absent.
 
-    def __init__(self, wall: Callable[[], float] = time.time) -> None:
+    `wall` returns the time of day in seconds. After a backward clock change, the newest span grows.
+    """
+
+    def __init__(
+        self,
+        wall: Callable[[], float] = time.time,
+        width_s: int = STEP_S,
+        kept: int = MAX_STEPS,
+    ) -> None:
+        self._width_s = width_s
         self._wall = wall
-        self._minutes: deque[Minute] = deque(maxlen=MAX_MINUTES)
+        self._spans: deque[Span] = deque(maxlen=kept)
 
-    def add(self, tokens: int = 0, used_bytes: int = 0, throttled: bool | None = None) -> None:
-        """Add tokens to the current minute; keep the highest memory, and throttling."""
-        at = int(self._wall()) // MINUTE_S * MINUTE_S
-        if not self._minutes or self._minutes[-1].at < at:
-            self._minutes.append(Minute(at))
-        newest = self._minutes[-1]
+    def add(
+        self,
+        tokens: int = 0,
+        drafted: int = 0,
+        *,
+        used_bytes: int = 0,
+        throttled: bool | None = None,
+    ) -> None:
+        """Add tokens to the current span; keep the highest memory, and throttling."""
+        at = int(self._wall()) // self._width_s * self._width_s
+        if not self._spans or self._spans[-1].at < at:
+            self._spans.append(Span(at))
+        newest = self._spans[-1]
         newest.tokens += tokens
+        newest.drafted += drafted
         newest.used_bytes = max(newest.used_bytes, used_bytes)
         if throttled is not None:
             newest.throttled = throttled or bool(newest.throttled)
@@ -265,25 +250,25 @@ class Minutes:
             self.add(throttled=heat.throttled)
             await asyncio.sleep(MINUTE_S)
 
-    def since(self, at: float) -> Sequence[Minute]:
-        """Return the minutes from `at` on, newest last."""
-        return [minute for minute in self._minutes if minute.at >= at]
+    def since(self, at: float) -> Sequence[Span]:
+        """Return the spans from `at` on, newest last. The newest may still grow."""
+        return [span for span in self._spans if span.at >= at]
 
     def intervals(self, width_s: int, count: int, now: float) -> Sequence[Interval]:
         """Return `count` intervals of `width_s` seconds each, the last with the moment `now`."""
         first = (int(now) // width_s - count + 1) * width_s
-        parts: list[list[Minute]] = [[] for _ in range(count)]
-        for minute in self.since(first):
-            place = (minute.at - first) // width_s
-            parts[min(place, count - 1)].append(minute)  # a clock may be set back
+        parts: list[list[Span]] = [[] for _ in range(count)]
+        for span in self.since(first):
+            place = (span.at - first) // width_s
+            parts[min(place, count - 1)].append(span)  # a clock may be set back
         return [_interval(first + width_s * at, width_s, part) for at, part in enumerate(parts)]
 
 
-def _interval(at: int, width_s: int, minutes: Sequence[Minute]) -> Interval:
-    known = [minute.throttled for minute in minutes if minute.throttled is not None]
+def _interval(at: int, width_s: int, spans: Sequence[Span]) -> Interval:
+    known = [span.throttled for span in spans if span.throttled is not None]
     return Interval(
         at,
-        sum(minute.tokens for minute in minutes) / width_s,
-        max((minute.used_bytes for minute in minutes), default=0),
+        sum(span.tokens for span in spans) / width_s,
+        max((span.used_bytes for span in spans), default=0),
         mean(known) if known else None,
     )

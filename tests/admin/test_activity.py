@@ -39,7 +39,7 @@ from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Outcome
 from omlx.server.request.stream import EventDispatcher
 from omlx.telemetry import log
-from omlx.telemetry.usage import FAILURE, Minutes, Usage
+from omlx.telemetry.usage import FAILURE, MAX_MINUTES, MINUTE_S, Timeline, Usage
 from tests.admin.running import API, Administered, administered, change
 from tests.server.running import PATIENCE_S, TARGET
 
@@ -424,11 +424,11 @@ def test_statistics_count_what_activity_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("hours", "width_s"), [(1, 60), (24, 1440)])
 def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: int) -> None:
     now = [1_764_000_000.0]
-    minutes = Minutes(lambda: now[0])
+    minutes = Timeline(lambda: now[0], MINUTE_S, MAX_MINUTES)
     for number in range(60 * hours):
-        minutes.add(30, 700, throttled=number % 2 == 0)
+        minutes.add(30, used_bytes=700, throttled=number % 2 == 0)
         now[0] += 60
-    minutes.add(0, 900)
+    minutes.add(used_bytes=900)
     view = history_view(minutes, hours, now[0])
     assert len(view.rate) == len(view.memory) == BARS
     assert view.rate[10].value == 30 / 60

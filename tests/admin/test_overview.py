@@ -33,7 +33,7 @@ from omlx.records import MAX_STEP_DEVIATION, MIN_SPEEDUP_TOKENS, DrafterStats, R
 from omlx.server.http.guard import Arrival
 from omlx.server.request.activity import Activity, Outcome, Running
 from omlx.telemetry.metrics import Gauges, Metrics
-from omlx.telemetry.usage import STEP_S, Step
+from omlx.telemetry.usage import STEP_S, Span
 from tests.admin.running import API, Administered, administered
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 
@@ -93,7 +93,7 @@ def test_the_engines_queue_separates_waiting_from_reading() -> None:
 
 
 def test_steps_are_rates_and_minutes_their_means() -> None:
-    seen = step_views([Step(60, 20, 10), Step(118, 100, 0), Step(120, 6, 6)])
+    seen = step_views([Span(60, 20, 10), Span(118, 100, 0), Span(120, 6, 6)])
     assert seen == [StepView(60, 10.0, 5.0), StepView(118, 50.0, 0.0), StepView(120, 3.0, 3.0)]
     assert minutes(seen) == [
         StepView(120, pytest.approx(0.1), pytest.approx(0.1)),

@@ -28,7 +28,7 @@ from omlx.records import RequestStats
 from omlx.server.http.guard import DASHBOARD, Arrival, Caller
 from omlx.server.request.usage import MIN_TOKENS, Progress, Reading
 from omlx.telemetry.metrics import Metrics
-from omlx.telemetry.usage import FAILURE, Minutes, Timeline, Usage, UsageHistory
+from omlx.telemetry.usage import FAILURE, MAX_MINUTES, MINUTE_S, Timeline, Usage, UsageHistory
 from omlx.text.events import OutputEvent, ReasoningDelta, TextDelta, ToolCallArguments
 
 OK: Final = 200
@@ -217,7 +217,7 @@ class Activity:
     ) -> None:
         self.totals = Usage()
         self.timeline = Timeline(wall)
-        self.minutes = Minutes(wall)
+        self.minutes = Timeline(wall, MINUTE_S, MAX_MINUTES)
         self.history = history or UsageHistory()
         self.seen = LastSeen()
         self._metrics = metrics
