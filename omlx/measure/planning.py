@@ -13,7 +13,6 @@ from omlx.engine.speculation.cost_model import PLAIN
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, EngineDead, ModelError, Reason
 from omlx.measure.benchmark import PREFILL_SPEEDUP
-from omlx.measure.samples import visits
 from omlx.measure.texts import Kind, question
 from omlx.measure.trial import (
     CONTEXT_TOKENS,
@@ -70,29 +69,29 @@ class Estimate:
 
 
 def estimate(
-    *,
-    drafts: Sequence[str],
-    kinds: int,
-    tokens: int,
+    plan: Plan,
     target: Weights,
-    weights: Sequence[Weights],
+    drafts: Sequence[Weights],
+    *,
     rate: float | None,
     device: str,
     limit_bytes: int,
-    prompt_tokens: int = PROMPT_TOKENS,
 ) -> Estimate:
-    """Estimate a trial of `drafts`; `weights` in the same order.
+    """Estimate a plan; `drafts` in the order there.
 
-    `tokens` bounds an answer; `rate` is the measured plain decode rate in tokens per second, if
-    any; `device` is cpu or gpu.
+    `rate` is the measured plain decode rate in tokens per second, if any; `device` is cpu or gpu.
     """
+    kinds, tokens = len(plan.kinds), plan.tokens
+    prompt_tokens = PROMPT_TOKENS
+    if plan.conversation:
+        prompt_tokens += (len(plan.conversation) - PROMPT_TOKENS) // kinds
     guess = min(MAX_RATE, WEIGHT_BANDWIDTH[device] / max(1, target.size_bytes))
     decode_rate = rate or guess
     answer_s = (tokens + prompt_tokens / PREFILL_SPEEDUP) / decode_rate
     warm_up_s = (WARM_UP_TOKENS + prompt_tokens / PREFILL_SPEEDUP) / decode_rate
-    answers = sum(len(visit.configurations) for visit in visits(drafts))
-    draft_bytes = sorted((draft.size_bytes for draft in weights), reverse=True)
-    missing = sorted((draft.size_bytes for draft in weights if not draft.loaded), reverse=True)
+    answers = sum(len(visit.configurations) for visit in plan.visits)
+    draft_bytes = sorted((draft.size_bytes for draft in drafts), reverse=True)
+    missing = sorted((draft.size_bytes for draft in drafts if not draft.loaded), reverse=True)
     target_bytes = 0 if target.loaded else target.size_bytes
     visit_s = sum(draft_bytes) / DISK_BANDWIDTH + answers * warm_up_s
 
@@ -157,19 +156,13 @@ class Planner:
         """Estimate a plan. `rate`: plain tokens per second of an earlier trial, if any."""
         names = (plan.model, *plan.drafts)
         target, *drafts = [self._weights(self._pool.resolve(name)) for name in names]
-        prompt_tokens = PROMPT_TOKENS * len(plan.kinds)
-        if plan.conversation:
-            prompt_tokens += len(plan.conversation) - PROMPT_TOKENS
         return estimate(
-            drafts=plan.drafts,
-            kinds=len(plan.kinds),
-            tokens=plan.tokens,
-            target=target,
-            weights=drafts,
+            plan,
+            target,
+            drafts,
             rate=await self._measured_rate(plan.model) or rate,
             device=device(),
             limit_bytes=self._pool.limit_bytes,
-            prompt_tokens=prompt_tokens // len(plan.kinds),
         )
 
     def _check(self, target: ModelEntry, drafts: Sequence[str], kinds: Sequence[Kind]) -> None:

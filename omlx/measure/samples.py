@@ -120,26 +120,21 @@ class Samples:
 
     def busy(self, configuration: TrialConfiguration, kind: Kind) -> bool:
         """Return whether too few samples (paired with plain ones) were undisturbed."""
-        quiet = []
-        for place, sample in self.by_place.items():
-            plain = self.by_place.get(place.plain)
-            if (place.configuration, place.kind) == (configuration, kind) and plain is not None:
-                quiet.append(not (sample.busy or plain.busy))
+        quiet = [
+            not (sample.busy or plain.busy)
+            for place, sample, plain in self._pairs()
+            if (place.configuration, place.kind) == (configuration, kind)
+        ]
         return not all(quiet) and sum(quiet) < MIN_QUIET
 
     def speedups(self, configuration: TrialConfiguration) -> dict[tuple[Kind, int], float]:
         """Return undisturbed speed-ups over plain decoding, by kind and round."""
-        speedups = {}
-        for place, sample in self.by_place.items():
-            plain = self.by_place.get(place.plain)
-            if place.configuration != configuration or plain is None:
-                continue
-            if sample.busy or plain.busy:
-                continue
-            ratio = sample.rate / plain.rate
-            if not isnan(ratio):
-                speedups[place.kind, place.number] = ratio
-        return speedups
+        ratios = {
+            (place.kind, place.number): sample.rate / plain.rate
+            for place, sample, plain in self._pairs()
+            if place.configuration == configuration and not (sample.busy or plain.busy)
+        }
+        return {place: ratio for place, ratio in ratios.items() if not isnan(ratio)}
 
     def spread(self, configuration: TrialConfiguration, kind: Kind) -> Spread | None:
         speedups = self.speedups(configuration)
@@ -181,12 +176,11 @@ class Samples:
 
     def exactness(self) -> Comparison[Place]:
         """Compare every answer with the plain answer to the same question."""
-        answers = []
-        for place, sample in self.by_place.items():
-            plain = self.by_place.get(place.plain)
-            if place.configuration != PLAIN and plain is not None:
-                answers.append((place, sample.tokens[0], plain.tokens[0]))
-        return compare(answers)
+        return compare(
+            (place, sample.tokens[0], plain.tokens[0])
+            for place, sample, plain in self._pairs()
+            if place.configuration != PLAIN
+        )
 
     @property
     def draft_errors(self) -> list[str]:
@@ -208,6 +202,12 @@ class Samples:
             if configuration != PLAIN and spread is not None and spread.gain is Gain.UNCLEAR:
                 return True
         return False
+
+    def _pairs(self) -> Iterator[tuple[Place, Sample, Sample]]:
+        """Yield each sample with the plain sample, perhaps itself, of that round and visit."""
+        for place, sample in self.by_place.items():
+            if (plain := self.by_place.get(place.plain)) is not None:
+                yield place, sample, plain
 
     def _of(self, configuration: TrialConfiguration, kind: Kind) -> Iterator[Sample]:
         for place, sample in self.by_place.items():
@@ -287,11 +287,9 @@ def verdict(
     # Turning speculation off requires a clear loss with every configuration.
     if not tried or not all(lost):
         return Verdict("trial.verdict.none")
-    smallest = {}
+    smallest = {}  # losses: even the best configuration is slower
     for kind in kinds:
-        spreads = [changes[kind] for changes in lost if kind in changes]
-        if spreads:
-            # The smallest loss: even the best configuration is slower.
+        if spreads := [changes[kind] for changes in lost if kind in changes]:
             smallest[kind] = max(spreads, key=lambda spread: spread.median)
     return Verdict("trial.verdict.off", PLAIN, losses=smallest)
 
@@ -321,13 +319,10 @@ def _changes(
     samples: Samples, configuration: TrialConfiguration, kinds: Sequence[Kind], gain: Gain
 ) -> dict[Kind, Spread]:
     """Return the kinds with a clear `gain`, largest change first."""
-    changes = {}
-    for kind in kinds:
-        spread = samples.spread(configuration, kind)
-        if spread is not None and spread.gain is gain:
-            changes[kind] = spread
+    spreads = {kind: samples.spread(configuration, kind) for kind in kinds}
+    changes = [(kind, each) for kind, each in spreads.items() if each and each.gain is gain]
     faster = gain is Gain.FASTER
-    return dict(sorted(changes.items(), key=lambda change: change[1].median, reverse=faster))
+    return dict(sorted(changes, key=lambda change: change[1].median, reverse=faster))
 
 
 def render_verdict(verdict: Mapping[str, Any], language: str = "en") -> str:

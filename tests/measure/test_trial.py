@@ -180,13 +180,11 @@ def test_there_is_another_question_for_every_round() -> None:
 def estimated(
     drafts: int = 1, *, rate: float | None = 20.0, loaded: bool = True, limit: int = 1 << 40
 ) -> Estimate:
-    names = [f"org/{number}" for number in range(drafts)]
+    names = tuple(f"org/{number}" for number in range(drafts))
     return estimate(
-        drafts=names,
-        kinds=4,
-        tokens=128,
-        target=Weights(8_000_000_000, loaded),
-        weights=[Weights(1_000_000_000 * (number + 1), False) for number in range(drafts)],
+        Plan("org/model", names, WRITTEN, 128),
+        Weights(8_000_000_000, loaded),
+        [Weights(1_000_000_000 * (number + 1), False) for number in range(drafts)],
         rate=rate,
         device="gpu",
         limit_bytes=limit,
