@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
+
+from omlx.catalog import sentence
 
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -26,6 +29,26 @@ class Command:
 
     add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+
+
+def add_actions(
+    parser: ArgumentParser, command: str, actions: Mapping[str, Callable[..., None]]
+) -> Iterator[tuple[str, ArgumentParser]]:
+    """Add the actions of a command; yield each name with the parser of the arguments."""
+    parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, action in actions.items():
+        text = sentence(f"cli.{command}.{name}.help", {})
+        added = parsers.add_parser(name, help=text, description=text, allow_abbrev=False)
+        added.set_defaults(action=action)
+        yield name, added
+
+
+def installed(package: str) -> str:
+    """Return the version of a package, or `missing`."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def set_environment(*, online: bool) -> None:

@@ -15,7 +15,7 @@ from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import Discovery, Folder, discovery
 from omlx.models.catalog.registry import ModelEntry, Registry
 from omlx.models.pool.speculation import check_value, strategy_of
-from omlx.settings.configuration import Configuration, LiveConfiguration
+from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, cli_layer, environment_layer, resolve
 from omlx.settings.schema import Settings, table
 from omlx.settings.store import Store
@@ -39,20 +39,20 @@ def configured(arguments: Namespace, *, rename_broken: bool = False) -> LiveConf
     return configuration
 
 
-def find_models(names: Sequence[str], configuration: Configuration) -> Discovery:
-    """Return a discovery of all models: folders among `names` first, those of servers last.
+def local_catalog(configuration: LiveConfiguration, *names: str) -> Catalog:
+    """Return the catalog of all models: folders among `names` first, those of servers last.
 
     The servers are those running with the same home folder: their models have the same names here.
     """
-    settings = configuration.resolve().settings
+    settings = configuration.current.resolve().settings
     served = (folder for server in running(settings.home) for folder in server.folders)
-    return _discovery((*_folders(names), *settings.model_dir, *served), settings)
+    found = _discovery((*_folders(names), *settings.model_dir, *served), settings)
+    return Catalog(found.scan(), configuration)
 
 
 def find_model(name: str, configuration: LiveConfiguration) -> ModelEntry:
     """Return the local model `name`, an id or a folder. Raises NotFound or ModelError."""
-    registry = find_models([name], configuration.current).scan()
-    return Catalog(registry, configuration).resolve(model_id(name))
+    return local_catalog(configuration, name).resolve(model_id(name))
 
 
 def _discovery(folders: Iterable[Path], settings: Settings) -> Discovery:

@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -120,15 +121,19 @@ class Client:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: its work ends."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+def handled(handler: Callable[[int, FrameType | None], Any], *signals: int) -> Iterator[None]:
+    """Handle `signals` by `handler` during the block."""
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+def interruptible() -> AbstractContextManager[None]:
+    """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: its work ends."""
+    return handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager

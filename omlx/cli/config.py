@@ -9,15 +9,13 @@ from difflib import get_close_matches
 from typing import Final
 
 from omlx.catalog import sentence
-from omlx.cli import Command
-from omlx.cli.arguments import configured, find_models
+from omlx.cli import Command, add_actions
+from omlx.cli.arguments import configured, local_catalog
 from omlx.cli.output import columns, memory_size, warn
 from omlx.cli.serve.address import find_server
 from omlx.errors import ConfigError, NotFound
-from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.reference import check_draft
-from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import EVERY_MODEL, KeyFile, NamedKey
 from omlx.settings.layers import Resolution, Source, parse, to_json
@@ -29,12 +27,8 @@ _HIDDEN = "********"
 
 
 def _config_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions = {"get": _get, "set": _set, "unset": _unset, "list": _list, "path": _path}
-    for name, action in actions.items():
-        text = sentence(f"cli.config.{name}.help", {})
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.set_defaults(action=action)
+    for name, command in add_actions(parser, "config", actions):
         if name in ("get", "set", "unset"):
             command.add_argument("name", metavar="NAME")
         if name == "set":
@@ -65,7 +59,7 @@ def _set(arguments: Namespace, live: LiveConfiguration) -> None:
     value = parse(row, arguments.value, row.name)
     owner = Owner(_model(arguments, live, new=True), arguments.profile)
     if owner.profile is not None and owner.model is not None:
-        Catalog(_models(live), live).check_profile(owner.model, owner.profile)
+        local_catalog(live).check_profile(owner.model, owner.profile)
     if row.name in ("alias", "draft_model"):
         _check_name(row.name, str(value), owner.model, live)
     live.patch({row.name: value}, *owner)
@@ -84,23 +78,22 @@ def _report_doubts(row: Setting, value: Value, model: str | None, live: LiveConf
         SettingWarnings,
     )
 
-    registry = _models(live)
-    entry = None if model is None else registry.get(model)
-    warning = SettingWarnings(Catalog(registry, live)).of(row.name, value, entry)
+    catalog = local_catalog(live)
+    entry = None if model is None else catalog.registry.get(model)
+    warning = SettingWarnings(catalog).of(row.name, value, entry)
     if warning is not None:
         warn("cli.config.doubt", warning=warning.message)
 
 
 def _check_name(setting: str, name: str, model: str | None, live: LiveConfiguration) -> None:
     """Check an alias or draft against the local models. Raises ConfigError or BadRequest."""
-    registry = _models(live)
+    catalog, entry = local_catalog(live), None
     if setting == "draft_model":
-        entry = None
-        if model is not None and model in registry:
-            entry = registry.get_usable(model)
-        check_draft(name, entry, registry)
+        if model is not None and model in catalog.registry:
+            entry = catalog.registry.get_usable(model)
+        check_draft(name, entry, catalog.registry)
     elif model is not None:
-        Catalog(registry, live).check_alias(name, model)
+        catalog.check_alias(name, model)
 
 
 def _unset(arguments: Namespace, live: LiveConfiguration) -> None:
@@ -123,15 +116,18 @@ def _list(arguments: Namespace, live: LiveConfiguration) -> None:
     owner, rows = _owner(arguments, live), list(table().values())
     if owner.model is not None:
         rows = [row for row in rows if row.allowed_in(owner.scope)]
+    record, cells = {}, []
+    for row in rows:
+        value, source = resolution[row.name].value, resolution[row.name].source.value
+        secret = row.form is Form.SECRET and value is not None
+        record[row.name] = {"value": _HIDDEN if secret else to_json(value), "source": source}
+        shown = _shown(row, value)
+        if row.form is Form.SIZE and isinstance(value, int) and value:
+            shown = memory_size(value)  # with a unit, for people
+        cells.append((row.name, shown, sentence(f"ui.source.{source}", {})))
     if arguments.json:
-        record = {row.name: _record(row, resolution) for row in rows}
         sys.stdout.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         return
-    cells = []
-    for row in rows:
-        setting = resolution[row.name]
-        source = sentence(f"ui.source.{setting.source.value}", {})
-        cells.append((row.name, _described(row, setting.value), source))
     head = [sentence(f"cli.config.column.{name}", {}) for name in ("setting", "value", "source")]
     sys.stdout.write(columns(cells, head))
 
@@ -141,20 +137,12 @@ def _path(arguments: Namespace, live: LiveConfiguration) -> None:
     sys.stdout.write(f"{live.store.path(arguments.model)}\n")
 
 
-def _record(row: Setting, resolution: Resolution) -> dict[str, object]:
-    setting = resolution[row.name]
-    value = to_json(setting.value)
-    if row.form is Form.SECRET and value is not None:
-        value = _HIDDEN
-    return {"value": value, "source": setting.source.value}
-
-
 def _resolution(arguments: Namespace, live: LiveConfiguration) -> Resolution:
     """Resolve every setting; for a local model, with its package's declarations."""
     model, profile = _owner(arguments, live)
     if model is None:
         return live.current.resolve()
-    registry = _models(live)
+    registry = local_catalog(live).registry
     if model not in registry:
         return live.current.resolve(model, profile=profile)
     package = usable_package(registry.get_usable(model).path)
@@ -182,22 +170,11 @@ def _model(arguments: Namespace, live: LiveConfiguration, *, new: bool = False) 
     if arguments.model is None:
         return None
     try:
-        return _models(live).get(arguments.model).id
+        return local_catalog(live).registry.get(arguments.model).id
     except NotFound:
         if new or arguments.model not in live.current.stored.models:
             raise
         return str(arguments.model)
-
-
-def _models(live: LiveConfiguration) -> Registry:
-    return find_models([], live.current).scan()
-
-
-def _described(row: Setting, value: Value) -> str:
-    """Return a value for people: sizes with unit."""
-    if row.form is Form.SIZE and isinstance(value, int) and value:
-        return memory_size(value)
-    return _shown(row, value)
 
 
 def _shown(row: Setting, value: Value) -> str:
@@ -232,11 +209,8 @@ CONFIG: Final = Command(_config_arguments, _config)
 
 
 def _keys_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, action in {"add": _add_key, "list": _list_keys, "revoke": _revoke_key}.items():
-        text = sentence(f"cli.keys.{name}.help", {})
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.set_defaults(action=action)
+    actions = {"add": _add_key, "list": _list_keys, "revoke": _revoke_key}
+    for name, command in add_actions(parser, "keys", actions):
         if name != "list":
             command.add_argument("name", metavar="NAME", help=sentence("cli.keys.name", {}))
         if name == "add":
@@ -262,8 +236,7 @@ def _add_key(arguments: Namespace, file: KeyFile, configuration: LiveConfigurati
     """Print the new key alone on standard output, all else on standard error."""
     # The first key closes a server that was open to all.
     opened = configuration.current.resolve().settings.api_key is None and not file.path.exists()
-    registry = find_models([], configuration.current).scan()
-    unmatched = Catalog(registry, configuration).unmatched(arguments.models)
+    unmatched = local_catalog(configuration).unmatched(arguments.models)
     key = file.add(arguments.name, arguments.models, arguments.rate)
     for pattern in unmatched:
         warn("keys.no_model", pattern=pattern)
@@ -279,7 +252,9 @@ def _list_keys(arguments: Namespace, file: KeyFile, configuration: LiveConfigura
         records = [key.record() for key in keys]
         sys.stdout.write(json.dumps(records, indent=2, ensure_ascii=False) + "\n")
     elif keys:
-        sys.stdout.write(columns([*map(_key_row, keys)], _key_head()))
+        names = ("name", "key", "models", "rate", "created")
+        head = [sentence(f"cli.keys.column.{name}", {}) for name in names]
+        sys.stdout.write(columns([*map(_key_row, keys)], head))
     else:
         warn("cli.keys.none")
 
@@ -287,13 +262,6 @@ def _list_keys(arguments: Namespace, file: KeyFile, configuration: LiveConfigura
 def _revoke_key(arguments: Namespace, file: KeyFile, configuration: LiveConfiguration) -> None:
     file.revoke(arguments.name)
     warn("cli.keys.revoked", name=arguments.name)
-
-
-def _key_head() -> tuple[str, ...]:
-    return tuple(
-        sentence(f"cli.keys.column.{name}", {})
-        for name in ("name", "key", "models", "rate", "created")
-    )
 
 
 def _key_row(key: NamedKey) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -28,7 +28,8 @@ import mlx.core as mx
 from omlx import __version__
 from omlx.admin.credentials import FILE as ADMIN_FILE
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured, find_models
+from omlx.cli import installed
+from omlx.cli.arguments import configured, local_catalog
 from omlx.cli.output import BOLD, columns, memory_size, styled
 from omlx.cli.serve.address import find_server, listen
 from omlx.cli.stage.links import HEAD, probe_hosts
@@ -46,11 +47,10 @@ from omlx.machine import (
     power_rows,
     warnings,
 )
-from omlx.models.catalog.catalog import Catalog
 from omlx.models.catalog.discovery import BUNDLED, places, scan_places
 from omlx.models.catalog.registry import Status
 from omlx.models.pool.cost_store import CostStore
-from omlx.models.pool.footprint import default_limit_bytes
+from omlx.models.pool.footprint import limit_bytes
 from omlx.models.pool.pool import build_pool
 from omlx.power import read_power
 from omlx.server.http.guard import is_loopback
@@ -136,7 +136,8 @@ def write_chapters(chapters: Mapping[str, Rows]) -> None:
         if lines := columns(list(rows)).splitlines():
             heading = styled(sentence(f"cli.doctor.{name}", {}), BOLD)
             text = "\n  ".join([heading, *lines]) + "\n\n"
-            sys.stdout.write(_without_user(text))
+            user = os.path.expanduser("~")
+            sys.stdout.write(text if user == "/" else text.replace(user, "~"))
 
 
 def _hosts(arguments: Namespace, configuration: LiveConfiguration) -> int:
@@ -159,27 +160,18 @@ def _versions() -> Rows:
     yield "omlx", __version__
     yield "python", platform.python_version()
     for package in _PACKAGES:
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            yield package, "missing"
-    try:
-        yield "mlx-vlm", version("mlx-vlm")
-    except PackageNotFoundError:
-        yield "mlx-vlm", "missing", f"for images and newer families: {classes_command()}"
+        yield package, installed(package)
+    found = installed("mlx-vlm")
+    hint = f"for images and newer families: {classes_command()}"
+    yield "mlx-vlm", found, hint if found == "missing" else ""
 
 
 def _memory(settings: Settings) -> Rows:
     yield "machine", memory_size(machine_bytes())
-    recommended = mx.device_info().get("max_recommended_working_set_size")
-    if recommended:
-        yield "recommended for the GPU", memory_size(int(recommended))
-    else:
-        yield "recommended for the GPU", "not known"
-    if settings.memory_limit is None:
-        yield "limit for models", memory_size(default_limit_bytes()), "default"
-    else:
-        yield "limit for models", memory_size(settings.memory_limit), ""
+    recommended = int(mx.device_info().get("max_recommended_working_set_size", 0))
+    yield "recommended for the GPU", memory_size(recommended) if recommended else "not known"
+    source = "default" if settings.memory_limit is None else ""
+    yield "limit for models", memory_size(limit_bytes(settings.memory_limit)), source
 
 
 def _models(settings: Settings) -> Rows:
@@ -245,9 +237,7 @@ def _problem(path: Path) -> str:
         return error.message
     if content.foreign:
         return "written by another program"
-    if content.note is None:
-        return ""
-    return content.note.message
+    return "" if content.note is None else content.note.message
 
 
 def _mode(path: Path) -> str:
@@ -255,13 +245,6 @@ def _mode(path: Path) -> str:
         return stat.filemode(path.stat().st_mode)
     except OSError:
         return "not there"
-
-
-def _without_user(text: str) -> str:
-    user = os.path.expanduser("~")
-    if user == "/":
-        return text
-    return text.replace(user, "~")
 
 
 def measure(model: str, configuration: LiveConfiguration) -> int:
@@ -296,9 +279,9 @@ async def _measure(model: str, configuration: LiveConfiguration) -> Exactness:
     engine.start()
     try:
         settings = configuration.current.resolve().settings
-        registry = await asyncio.to_thread(find_models([], configuration.current).scan)
+        catalog = await asyncio.to_thread(local_catalog, configuration)
         files = CostStore(settings.home)
-        pool = build_pool(engine, Catalog(registry, configuration), costs=files)
+        pool = build_pool(engine, catalog, costs=files)
         measured = await ExactnessService(pool, engine).measure(model, passed)
         await pool.residents.save_costs(files)
         return measured

@@ -13,7 +13,6 @@ import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
@@ -22,7 +21,7 @@ import shtab
 
 from omlx import __version__
 from omlx.catalog import escaped, sentence
-from omlx.cli import Command, set_environment
+from omlx.cli import Command, installed, set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
 
 if TYPE_CHECKING:
@@ -115,9 +114,7 @@ def _flush_errors() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         argv = sys.argv[1:]
-    name = ""
-    if argv:
-        name = argv[0]
+    name = argv[0] if argv else ""
     set_environment(online=name in ONLINE)
     parser = build_parser([name])
     if not argv or name == "help":
@@ -130,7 +127,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"omlx: {moved}\n")
             return 2
     if name not in COMMANDS and not name.startswith("-"):
-        sys.stderr.write(f"omlx: {_unknown(name)}\n")
+        similar = get_close_matches(name, COMMANDS, n=1)
+        params = {"command": escaped(name), "similar": ", ".join(similar)}
+        unknown = sentence("cli.similar" if similar else "cli.unknown", params)
+        sys.stderr.write(f"omlx: {unknown}\n")
         return 2
     return _run(_parsed(parser, argv))
 
@@ -166,12 +166,6 @@ def build_parser(complete: Collection[str] = COMMANDS) -> Parser:
     return parser
 
 
-def _unknown(name: str) -> str:
-    similar = get_close_matches(name, COMMANDS, n=1)
-    params = {"command": escaped(name), "similar": ", ".join(similar)}
-    return sentence("cli.similar" if similar else "cli.unknown", params)
-
-
 def _run(arguments: Namespace) -> int:
     try:
         status: int = arguments.run(arguments)
@@ -189,12 +183,7 @@ def _run(arguments: Namespace) -> int:
 
 
 def _versions() -> str:
-    parts = []
-    for package in ("mlx", "mlx-lm"):
-        try:
-            parts.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            parts.append(f"{package} missing")
+    parts = [f"{package} {installed(package)}" for package in ("mlx", "mlx-lm")]
     return f"omlx {__version__} ({', '.join(parts)})"
 
 

@@ -13,14 +13,14 @@ from urllib.parse import quote
 
 from omlx.catalog import escaped, sentence
 from omlx.cli import Command
-from omlx.cli.arguments import configured, find_models
+from omlx.cli.arguments import configured, local_catalog
 from omlx.cli.client import Client
 from omlx.cli.output import BOLD, columns, size, styled
 from omlx.cli.serve.address import find_servers
 from omlx.errors import ConfigError, ModelError, NotFound, os_errors
 from omlx.models.catalog.catalog import LATEST, Catalog
 from omlx.models.catalog.discovery import HUB_CACHE, hub_root, repository_of
-from omlx.models.catalog.registry import ModelEntry, Registry, Status
+from omlx.models.catalog.registry import ModelEntry, Status
 from omlx.models.hub.job import delete_model
 from omlx.models.library.choose import Library
 from omlx.settings.layers import add_flags
@@ -37,21 +37,21 @@ def _models_arguments(parser: ArgumentParser) -> None:
 
 
 def _models(arguments: Namespace) -> int:
-    live = configured(arguments)
-    registry = find_models([], live.current).scan()
-    catalog = Catalog(registry, live)
+    catalog = local_catalog(configured(arguments))
     if arguments.json:
-        json.dump([_record(entry, catalog) for entry in registry.entries], sys.stdout, indent=2)
+        records = [_record(entry, catalog) for entry in catalog.registry.entries]
+        json.dump(records, sys.stdout, indent=2)
         sys.stdout.write("\n")
     elif arguments.ids:
         sys.stdout.write("".join(f"{escaped(name)}\n" for name in catalog.ids))
     else:
-        sys.stdout.write(_listing(registry, catalog))
+        sys.stdout.write(_listing(catalog))
     return 0
 
 
-def _listing(registry: Registry, catalog: Catalog) -> str:
+def _listing(catalog: Catalog) -> str:
     """Return tables of usable models with profiles, of drafters, of others with reasons."""
+    registry = catalog.registry
     if not registry.entries:
         return sentence("cli.models.none", {}) + "\n"
     unusable = [entry for entry in registry.entries if entry.status is not Status.USABLE]
@@ -109,7 +109,7 @@ def _rm_arguments(parser: ArgumentParser) -> None:
 def _rm(arguments: Namespace) -> int:
     live = configured(arguments)
     settings = live.current.resolve().settings
-    catalog = Catalog(find_models([], live.current).scan(), live)
+    catalog = local_catalog(live)
     entry = _named(catalog, arguments.target)
     if entry.source != HUB_CACHE and not _is_own(entry.path, settings.home):
         raise ModelError("rm.elsewhere", model=entry.id, path=str(entry.path))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured, find_models, model_id
+from omlx.cli import add_actions
+from omlx.cli.arguments import configured, local_catalog, model_id
 from omlx.cli.output import columns, download_hint
 from omlx.errors import BadRequest, ModelError, Reason
 from omlx.models.catalog.catalog import Catalog
@@ -31,10 +32,9 @@ from omlx.models.catalog.package import (
     write_package,
 )
 from omlx.models.catalog.reference import draft_problem, find_draft
-from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig, resolve_speculation
-from omlx.settings.configuration import Configuration
 from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
 
@@ -44,16 +44,13 @@ class Subject:
     """The model with the package, and all models on this machine."""
 
     entry: ModelEntry
-    registry: Registry
-    configuration: Configuration
+    catalog: Catalog
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, action in {"write": _write, "check": _check, "show": _show}.items():
-        text = sentence(f"cli.package.{name}.help", {})
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.set_defaults(action=action, draft=None)
+    actions = {"write": _write, "check": _check, "show": _show}
+    for name, command in add_actions(parser, "package", actions):
+        command.set_defaults(draft=None)
         command.add_argument("target", metavar="MODEL", help=sentence("cli.package.model", {}))
         if name == "write":
             flags = {"--draft": "D", "--window": "W", "--from-bench": "FILE", "--name": "NAME"}
@@ -70,9 +67,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     live = configured(arguments)
     names = [name for name in (arguments.target, arguments.draft) if name is not None]
-    registry = find_models(names, live.current).scan()
-    target = Catalog(registry, live).resolve(model_id(arguments.target))
-    arguments.action(arguments, Subject(target, registry, live.current))
+    catalog = local_catalog(live, *names)
+    target = catalog.resolve(model_id(arguments.target))
+    arguments.action(arguments, Subject(target, catalog))
     return 0
 
 
@@ -83,7 +80,8 @@ def _write(arguments: Namespace, subject: Subject) -> None:
     if arguments.from_bench is not None:
         bench = Path(arguments.from_bench)
     window, lines = _window(arguments.window, bench)
-    declared = declare_draft(subject.entry, model_id(arguments.draft), window, subject.registry)
+    draft, registry = model_id(arguments.draft), subject.catalog.registry
+    declared = declare_draft(subject.entry, draft, window, registry)
     _check_visible(declared, subject)
     if arguments.name is not None and not re.fullmatch(r"[\w.-]+", arguments.name):
         raise BadRequest("package.name", param="name", name=arguments.name)
@@ -96,8 +94,8 @@ def _write(arguments: Namespace, subject: Subject) -> None:
 def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
     """Raise ModelError if the draft is found only because its folder was named."""
     draft = str(declared.draft)
-    entry = find_draft(draft, subject.registry)
-    without_folders = find_draft(draft, find_models([], subject.configuration).scan())
+    entry = find_draft(draft, subject.catalog.registry)
+    without_folders = find_draft(draft, local_catalog(subject.catalog.live).registry)
     if isinstance(entry, ModelEntry) and isinstance(without_folders, Reason):
         raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(entry.path))
 
@@ -125,7 +123,7 @@ def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, 
 
 
 def _check(arguments: Namespace, subject: Subject) -> None:
-    package = check_package(subject.entry, subject.registry)
+    package = check_package(subject.entry, subject.catalog.registry)
     for warning in package.warnings:
         sys.stderr.write(f"omlx: {warning.message}\n")
     code = "cli.package.well" if package.declared is not None else "cli.package.nothing"
@@ -134,7 +132,8 @@ def _check(arguments: Namespace, subject: Subject) -> None:
 
 def _show(arguments: Namespace, subject: Subject) -> None:
     package = read_package(subject.entry.path)
-    config = resolve_speculation(subject.entry, subject.registry, subject.configuration)
+    catalog = subject.catalog
+    config = resolve_speculation(subject.entry, catalog.registry, catalog.configuration)
     if config.active_draft is not None:
         problem = draft_problem(subject.entry, config.active_draft)
         if problem is not None:

@@ -14,10 +14,9 @@ import tempfile
 import time
 import webbrowser
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -26,9 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from omlx.admin.credentials import Credentials
 from omlx.admin.web.formats import elapsed
 from omlx.catalog import sentence
-from omlx.cli import Command
+from omlx.cli import Command, add_actions
 from omlx.cli.arguments import configured
-from omlx.cli.client import Client, server_for
+from omlx.cli.client import Client, handled, server_for
 from omlx.cli.output import columns, memory_size, say, size
 from omlx.cli.serve.address import Running, find_server, find_servers, running
 from omlx.clients.agents import AGENTS, NO_KEY, Agent, Endpoint
@@ -46,9 +45,7 @@ def _ps_arguments(parser: ArgumentParser) -> None:
 
 def _ps(arguments: Namespace) -> int:
     settings = configured(arguments).current.resolve().settings
-    servers = find_servers(settings.home)
-    if not servers:
-        raise ConfigError("config.not_running", home=str(settings.home))
+    servers = _running(settings.home)
     records = [_ps_record(Client(server.url, settings.api_key)) for server in servers]
     if arguments.json:
         json.dump(records, sys.stdout, indent=2)
@@ -56,6 +53,14 @@ def _ps(arguments: Namespace) -> int:
     else:
         sys.stdout.write("\n".join(map(_ps_text, records)))
     return 0
+
+
+def _running(home: Path) -> Sequence[Running]:
+    """Return the responsive servers of a home folder. Raises ConfigError without any."""
+    servers = find_servers(home)
+    if not servers:
+        raise ConfigError("config.not_running", home=str(home))
+    return servers
 
 
 def _ps_record(client: Client) -> dict[str, Any]:
@@ -105,11 +110,9 @@ def _stop_arguments(parser: ArgumentParser) -> None:
 
 
 def _stop(arguments: Namespace) -> int:
-    settings = configured(_without_port(arguments)).current.resolve().settings
-    servers = find_servers(settings.home)
-    if not servers:
-        raise ConfigError("config.not_running", home=str(settings.home))
-    server = _chosen(servers, arguments.port)
+    port = vars(arguments).pop("port")  # it chooses a server, and sets nothing
+    settings = configured(arguments).current.resolve().settings
+    server = _chosen(_running(settings.home), port)
     if arguments.model is None:
         _end(server, settings.home)
         return 0
@@ -118,11 +121,6 @@ def _stop(arguments: Namespace) -> int:
     client.post(f"/v1/models/{quote(card['id'])}/unload")
     say("cli.stop.unloaded", model=card["id"])
     return 0
-
-
-def _without_port(arguments: Namespace) -> Namespace:
-    """Return the arguments without `--port`, which chooses a server and sets nothing."""
-    return Namespace(**{name: value for name, value in vars(arguments).items() if name != "port"})
 
 
 def _chosen(servers: Sequence[Running], port: int | None) -> Running:
@@ -199,24 +197,12 @@ def _launch(arguments: Namespace) -> int:
 
 def _run_agent(agent: Agent, program: str, endpoint: Endpoint, key: str, given: list[str]) -> int:
     start = agent.start(endpoint, key)
-    with tempfile.TemporaryDirectory(prefix="omlx-") as folder, _interrupts_are_the_agents():
+    # Ctrl-C reaches all processes of a terminal, and is for the agent. It would inherit SIG_IGN.
+    ignored = handled(lambda number, frame: None, signal.SIGINT)
+    with tempfile.TemporaryDirectory(prefix="omlx-") as folder, ignored:
         arguments, variables = start.write(Path(folder))
         command = [program, *arguments, *given]
         return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
-
-
-@contextmanager
-def _interrupts_are_the_agents() -> Iterator[None]:
-    """Leave Ctrl-C, which reaches all processes of a terminal, to the agent."""
-
-    def ignore(number: int, frame: FrameType | None) -> None:
-        pass  # a handler: the agent would inherit SIG_IGN
-
-    before = signal.signal(signal.SIGINT, ignore)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _endpoint(client: Client, model: str | None, settings: Settings) -> Endpoint:
@@ -245,13 +231,10 @@ SESSIONS: Final = "sessions"
 
 
 def _session_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions = {"save": (_save, "id file"), "open": (_open, "file"), "fork": (_fork, "id")}
-    for name, (action, words) in actions.items():
-        text = sentence(f"cli.session.{name}.help", {})
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.set_defaults(action=action)
-        for word in words.split():
+    actions = {"save": _save, "open": _open, "fork": _fork}
+    words = {"save": ("id", "file"), "open": ("file",), "fork": ("id",)}
+    for name, command in add_actions(parser, "session", actions):
+        for word in words[name]:
             text = sentence(f"cli.session.{word}", {})
             command.add_argument(word, metavar=word.upper(), help=text)
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from omlx.catalog import sentence
-from omlx.cli.arguments import configured, find_models
+from omlx.cli.arguments import configured, local_catalog
 from omlx.engine.thread import EngineThread
 from omlx.errors import BadRequest, NotFound
-from omlx.models.catalog.catalog import Catalog
 from omlx.models.pool.pool import build_pool
 from omlx.receipts.kept import AnswerStore
 from omlx.receipts.verifier import Verdict, Verifier
@@ -57,9 +56,8 @@ async def _verify(
     engine = EngineThread()
     engine.start()
     try:
-        registry = await asyncio.to_thread(find_models([], configuration.current).scan)
-        pool = build_pool(engine, Catalog(registry, configuration))
-        verifier = Verifier(engine, pool, store)
+        catalog = await asyncio.to_thread(local_catalog, configuration)
+        verifier = Verifier(engine, build_pool(engine, catalog), store)
         return [await verifier.verify(id, fields) for id, fields in claims]
     finally:
         engine.stop()

@@ -15,7 +15,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -118,14 +117,13 @@ def run(arguments: Namespace) -> int:
         order = Order.from_line(sys.stdin.readline())
         listening = socket.socket(fileno=order.listening)
     else:
-        order, listening = None, listen(settings.host, settings.port, _command(arguments))
-        _report_others(settings.home)
+        advised = [*program_words(), *without_flag(arguments.words, "--api-key")]
+        order, listening = None, listen(settings.host, settings.port, advised)
+        for other in find_servers(settings.home):
+            warn("cli.serve.beside", url=other.url)
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     try:
-        chosen = None
-        if selection.model is None:
-            chosen = ask(selection.discover, settings)
-        if chosen is not None:
+        if selection.model is None and (chosen := ask(selection.discover, settings)) is not None:
             selection = select(chosen, configuration)
         log.set_up(settings.home, sys.stderr, level)
         if arguments.hosts is not None and order is None:
@@ -139,17 +137,6 @@ def run(arguments: Namespace) -> int:
     finally:
         listening.close()
         log.tear_down()
-
-
-def _report_others(home: Path) -> None:
-    for other in find_servers(home):
-        warn("cli.serve.beside", url=other.url)
-
-
-def _command(arguments: Namespace) -> list[str]:
-    """Return the command line for advice: without a key."""
-    words = without_flag(arguments.words, "--api-key")
-    return [*program_words(), *words]
 
 
 async def serve(
