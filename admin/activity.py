@@ -278,22 +278,6 @@ class StatisticsView:
     ranges: Sequence[int] = RANGES
     history: HistoryView | None = None
 
-    @property
-    def first_day(self) -> str:
-        return self.tokens[0].day
-
-    @property
-    def last_day(self) -> str:
-        return self.tokens[-1].day
-
-    @property
-    def most_tokens(self) -> float:
-        return max(bar.value for bar in self.tokens)
-
-    @property
-    def most_saved_s(self) -> float:
-        return max(bar.value for bar in self.saved)
-
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
@@ -307,14 +291,6 @@ class HistoryView:
     memory: Sequence[Bar]
     heat: Sequence[Bar] = ()
     choices: Sequence[int] = HOURS
-
-    @property
-    def first_day(self) -> str:
-        return self.rate[0].day
-
-    @property
-    def last_day(self) -> str:
-        return self.rate[-1].day
 
 
 def history_view(minutes: Timeline, hours: int, now: float) -> HistoryView:

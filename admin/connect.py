@@ -91,19 +91,17 @@ class ConnectPage:
             context_length=endpoint.context_length,
             no_tools=card is not None and not card.tools,
         )
+        host = self.snapshots.pool.catalog.configuration.resolve().settings.host
+        network = None if is_loopback(host) else f"{network_urls(address)[0]}{HOME}"
         return ConnectView(
             address,
             models,
             endpoint.model,
             with_key,
             apps,
-            network=self._network(address),
+            network=network,
             has_qr=(data_dir("static") / "vendor" / "uqr").is_dir(),
         )
-
-    def _network(self, address: str) -> str | None:
-        host = self.snapshots.pool.catalog.configuration.resolve().settings.host
-        return None if is_loopback(host) else f"{network_urls(address)[0]}{HOME}"
 
     async def _card(self, chosen: str | None, models: Sequence[str]) -> ModelCard | None:
         """Return the card of the chosen model if usable, else of the initial model."""
@@ -163,36 +161,28 @@ def group_views(
     omlx: Sequence[str] = (PROGRAM,),
 ) -> Sequence[GroupView]:
     """Return the apps in groups; `programs` newest first, `omlx` starts this program."""
-    apps = [(app, _view(app, endpoint, question, programs, now, omlx)) for app in APPS]
-    return [GroupView(kind, [view for app, view in apps if app.kind is kind]) for kind in Kind]
+
+    def view(app: App) -> AppView:
+        snippet = app.snippet(endpoint, question)
+        newest = next((seen for seen in programs if app.sends(seen.client)), None)
+        return AppView(
+            id=app.id,
+            name=app.name,
+            snippet=snippet,
+            launch=app.launch(endpoint, omlx),
+            least_context=app.least_context(endpoint),
+            known=bool(app.agents),
+            seen=None if newest is None else _program_view(newest, now),
+            search=" ".join(filter(None, (app.name, snippet.file, app.program))).lower(),
+        )
+
+    return [GroupView(kind, [view(app) for app in APPS if app.kind is kind]) for kind in Kind]
 
 
 def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView]:
     """Return the programs that belong to no app."""
     unknown = (seen for seen in programs if not any(app.sends(seen.client) for app in APPS))
     return [_program_view(seen, now) for seen in unknown]
-
-
-def _view(
-    app: App,
-    endpoint: Endpoint,
-    question: str,
-    programs: Sequence[Seen],
-    now: float,
-    omlx: Sequence[str],
-) -> AppView:
-    snippet = app.snippet(endpoint, question)
-    newest = next((seen for seen in programs if app.sends(seen.client)), None)
-    return AppView(
-        id=app.id,
-        name=app.name,
-        snippet=snippet,
-        launch=app.launch(endpoint, omlx),
-        least_context=app.least_context(endpoint),
-        known=bool(app.agents),
-        seen=None if newest is None else _program_view(newest, now),
-        search=" ".join(filter(None, (app.name, snippet.file, app.program))).lower(),
-    )
 
 
 def _program_view(seen: Seen, now: float) -> ProgramView:

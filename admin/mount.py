@@ -32,7 +32,7 @@ from .views import Requests
 from .web import preferences
 from .web.addresses import HOME
 from .web.pages import Pages
-from .web.rendering import serve_app, serve_files
+from .web.rendering import serve_files
 
 
 def mount(
@@ -73,5 +73,4 @@ def mount(
     for router in (login, api, pages.router):
         app.include_router(router)
     serve_files(app)
-    serve_app(app)
     app.add_exception_handler(HTTPException, pages.misrouted)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from omlx.clients.apps import client_name
 from omlx.errors import Reason
 from omlx.models.pool.served import State
-from omlx.records import AppliedSetting
+from omlx.records import AppliedSetting, DrafterStats
 from omlx.server.request.activity import CLIENT_GONE, OK, AnswerText, Outcome, Running
 from omlx.server.request.generation_request import MAX_CHARACTERS, SAMPLING
 from omlx.server.services import Services
@@ -244,26 +244,17 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterRow:
-    """A drafter that proposed something."""
-
-    name: str
-    proposed: int
-    accepted: int
-    rounds: int
-    acceptance: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class RequestDetail:
-    """`can_verify`: the answer has a receipt. `answer_text` is None unless texts are kept.
+    """`drafters`: those that proposed something. `can_verify`: the answer has a receipt.
+
+    `answer_text` is None unless texts are kept.
 
     `is_cut`: the beginning of the prompt was too long to keep.
     """
 
     answer: AnswerView
     phases: Sequence[Phase]
-    drafters: Sequence[DrafterRow]
+    drafters: Mapping[str, DrafterStats]
     settings: Sequence[AppliedSetting]
     strategy: str | None
     answer_text: str | None
@@ -273,14 +264,11 @@ class RequestDetail:
 
 def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail:
     stats = ended.stats
+    drafters = {} if stats is None else stats.drafters
     return RequestDetail(
         answer=answer_view(ended),
         phases=phases(ended),
-        drafters=[
-            DrafterRow(name, each.proposed, each.accepted, each.rounds, each.acceptance_rate)
-            for name, each in ({} if stats is None else stats.drafters).items()
-            if each.proposed
-        ],
+        drafters={name: each for name, each in drafters.items() if each.proposed},
         settings=ended.arrival.settings,
         strategy=None if stats is None else stats.strategy,
         answer_text=None if ended.answer is None else str(ended.answer),

@@ -18,7 +18,7 @@ from omlx.records import BeginningStats, PrefixStats
 from omlx.server.services import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Settings
 
-from ..settings.page import ProfileRow, SettingsService, profile_rows
+from ..settings.page import ProfileRow, SettingsService
 from ..settings.view import FieldGroup, Json, SettingView
 from ..trial import Trials
 from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
@@ -176,7 +176,7 @@ class ModelPage:
             trial=_trial_card(model, status, drafts),
             prefixes=await self._prefix_card(model),
             notes=_notes(model),
-            profiles=profile_rows(self.settings, row.id),
+            profiles=self.settings.profiles(row.id),
             benchmark=benchmark_card(row.id, runs),
             exactness=exactness_card(model),
         )

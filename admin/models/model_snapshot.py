@@ -15,7 +15,7 @@ from omlx.models.catalog.facts import is_whole, model_facts, parameters
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.package import FILE, DeclaredDraftModel, usable_package
 from omlx.models.catalog.registry import ModelEntry, Status
-from omlx.models.pool.pool import Pool, why_no_vision
+from omlx.models.pool.pool import why_no_vision
 from omlx.models.pool.served import KVCacheFacts, ModelStatus, ServedModel, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.models.vision.support import read_vision_off
@@ -114,7 +114,9 @@ class ModelSnapshots:
         self.pool = services.pool
         self._activity = services.activity
         self._engine = services.engine
-        self._speculation = SpeculationCache(services.pool)
+        # Speculation is resolved again after a change of registry, settings or the package file.
+        self._revision = (self.pool.registry, self.pool.catalog.configuration)
+        self._known: dict[str, tuple[FileStamp, SpeculationConfig | None]] = {}
 
     @property
     def default(self) -> str | None:
@@ -149,7 +151,7 @@ class ModelSnapshots:
 
         def read() -> frozenset[str]:
             named = {entry.id for entry in models if _DRAFT_NAME.search(entry.name)}
-            resolved = (self._speculation.get(entry) for entry in models)
+            resolved = (self._speculation(entry) for entry in models)
             return frozenset(named) | {
                 one.draft.id for one in resolved if one is not None and one.draft
             }
@@ -180,43 +182,31 @@ class ModelSnapshots:
     def _read(
         self, entries: Sequence[ModelEntry]
     ) -> list[tuple[SpeculationConfig | None, CheckpointFacts]]:
-        return [(self._speculation.get(entry), checkpoint_facts(entry)) for entry in entries]
+        return [(self._speculation(entry), checkpoint_facts(entry)) for entry in entries]
 
-    def _trusted(self, entry: ModelEntry) -> ModelEntry:
-        """Apply the setting that permits a model's own code."""
-        brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
-        return self.pool.entry(entry.id) if brings_code else entry
-
-
-class SpeculationCache:
-    """Cache of resolved speculation.
-
-    Resolved again only after a change of registry, settings or the model's package file.
-    """
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._revision = (pool.registry, pool.catalog.configuration)
-        self._known: dict[str, tuple[FileStamp, SpeculationConfig | None]] = {}
-
-    def get(self, entry: ModelEntry) -> SpeculationConfig | None:
+    def _speculation(self, entry: ModelEntry) -> SpeculationConfig | None:
         """Return the resolved speculation; None if unusable or invalid. Reads files."""
         if not entry.usable:
             return None
         registry, configuration = self._revision
-        current = (self._pool.registry, self._pool.catalog.configuration)
+        current = (self.pool.registry, self.pool.catalog.configuration)
         if registry is not current[0] or configuration is not current[1]:
             self._revision, self._known = current, {}
         known, stamp = self._known, file_stamp(entry.path / FILE)
         if entry.id in known and known[entry.id][0] == stamp:
             return known[entry.id][1]
         try:
-            speculation = self._pool.speculation(entry.id)
+            speculation = self.pool.speculation(entry.id)
         except OmlxError:
             speculation = None
         if speculation is None or speculation.missing_draft is None:  # a download changes that
             known[entry.id] = stamp, speculation
         return speculation
+
+    def _trusted(self, entry: ModelEntry) -> ModelEntry:
+        """Apply the setting that permits a model's own code."""
+        brings_code = entry.reason is not None and entry.reason.code == "model.remote_code"
+        return self.pool.entry(entry.id) if brings_code else entry
 
 
 def checkpoint_facts(entry: ModelEntry) -> CheckpointFacts:

@@ -19,7 +19,6 @@ from pydantic import Field
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from omlx.errors import BadRequest, ConfigError, NotFound, Unconditional
-from omlx.models.catalog.catalog import Profile
 from omlx.models.catalog.package import usable_package
 from omlx.models.catalog.reference import check_draft
 from omlx.models.catalog.registry import Status
@@ -93,14 +92,15 @@ class SettingsService:
             profile=profile,
         )
 
-    def profiles(self, model: str) -> Sequence[tuple[Profile, Sequence[SettingView]]]:
+    def profiles(self, model: str) -> Sequence[ProfileRow]:
         """Return a model's profiles with the settings stored in each."""
-        listed = []
+        rows = []
         for profile in self._pool.catalog.profiles(model):
             layer = self._live.current.stored.layer(model, profile.name)
-            views = setting_views(Scope.PROFILE, resolve([layer]), layer)
-            listed.append((profile, [view for view in views.values() if view.is_set]))
-        return listed
+            views = setting_views(Scope.PROFILE, resolve([layer]), layer).values()
+            own = [view for view in views if view.is_set]
+            rows.append(ProfileRow(profile.id, profile_path(model, profile.name), own))
+        return rows
 
     def remove(self, model: str, profile: str) -> None:
         """Remove a profile with all values. Blocks on files."""
@@ -349,10 +349,3 @@ def _profile(request: Request) -> str | None:
 
 def _answer(view: SettingsView) -> Response:
     return JSONResponse(view.record(), headers={"ETag": f'"{view.revision}"'})
-
-
-def profile_rows(settings: SettingsService, model: str) -> Sequence[ProfileRow]:
-    return [
-        ProfileRow(profile.id, profile_path(model, profile.name), views)
-        for profile, views in settings.profiles(model)
-    ]

@@ -134,13 +134,13 @@ class _Bundle:
         stamps = [file_stamp(path) for path in self._texts]
         if stamps != self._stamps:
             self._stamps = stamps
-            differing = (path.name for path, text in self._texts.items() if not _is(path, text))
+            differing = (
+                path.name
+                for path, text in self._texts.items()
+                if not path.is_file() or path.read_bytes() != text.encode()
+            )
             self._changed = next(differing, None)
         return self._changed
-
-
-def _is(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_bytes() == text.encode()
 
 
 WORDS: Final = f"{STATIC}/js/words.js"
@@ -176,8 +176,14 @@ FRAME_HEADERS: Final = {
 def serve_files(app: FastAPI) -> None:
     """Serve files without a session: they hold nothing beyond a release."""
     app.add_middleware(SecurityHeaders)
-    app.add_api_route(STYLES, show_styles, methods=["GET"], include_in_schema=False)
-    app.add_api_route(WORDS, show_words, methods=["GET"], include_in_schema=False)
+    for path, answer in (
+        (STYLES, show_styles),
+        (WORDS, show_words),
+        (MANIFEST, show_manifest),
+        (WORKER, show_worker),
+        (OFFLINE, show_offline),
+    ):
+        app.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
     app.mount(STATIC, StaticFiles(directory=data_dir("static")), name="static")
 
 
@@ -251,15 +257,6 @@ OFFLINE: Final = f"{HOME}/offline"
 
 ICONS: Final = (("icon-192", 192, "any"), ("icon-512", 512, "any"), ("icon-full", 512, "maskable"))
 """File below `static/img`, pixels, purpose."""
-
-
-def serve_app(app: FastAPI) -> None:
-    for path, answer in (
-        (MANIFEST, show_manifest),
-        (WORKER, show_worker),
-        (OFFLINE, show_offline),
-    ):
-        app.add_api_route(path, answer, methods=["GET"], include_in_schema=False)
 
 
 def manifest(language: str) -> dict[str, Any]:

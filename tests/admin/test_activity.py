@@ -434,7 +434,7 @@ def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: i
     assert view.rate[10].value == 30 / 60
     assert max(bar.value for bar in view.memory) == view.memory[-1].value == 900
     assert view.memory[10].height == pytest.approx(7 / 9)
-    assert view.first_day < view.last_day
+    assert view.rate[0].day < view.rate[-1].day
     later = history_view(minutes, hours, now[0] + 2 * BARS * width_s)
     assert {bar.value for bar in (*later.rate, *later.memory)} == {0}
     assert {bar.value for bar in view.heat[1:-1]} == ({0.5} if width_s > 60 else {0, 1})
@@ -454,8 +454,8 @@ def test_the_page_has_the_last_hours(tmp_path: Path) -> None:
 
 def test_days_without_requests_are_empty() -> None:
     view = statistics_view({}, 7, TODAY)
-    assert (view.first_day, view.last_day) == ("2026-03-08", "2026-03-14")
-    assert (view.by_day, view.most_tokens, view.total.cached_share) == ([], 0, None)
+    assert (view.tokens[0].day, view.tokens[-1].day) == ("2026-03-08", "2026-03-14")
+    assert (view.by_day, view.tokens[0].value, view.total.cached_share) == ([], 0, None)
 
 
 def test_they_survive_a_restart(tmp_path: Path) -> None:
