@@ -44,13 +44,12 @@ from .web.preferences import Strict
 SUGGESTED = 5
 MAX_SEARCHES: Final = 16
 Name = Annotated[str, Field(min_length=1, max_length=400)]
-ACTIVE = (State.WAITING, State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadView:
     results: ResultsView
-    queue: Sequence[DownloadRow]
+    queue: Sequence[Download]
     own: OwnView
 
 
@@ -137,10 +136,10 @@ class DownloadPage:
     async def _view(self, request: Request) -> DownloadView:
         downloads = await self.downloads.all()
         results, own = await self._offers(None, downloads), await self._cached(downloads)
-        return DownloadView(results, download_rows(downloads), own)
+        return DownloadView(results, downloads, own)
 
-    async def _queue(self, request: Request) -> Sequence[DownloadRow]:
-        return download_rows(await self.downloads.all())
+    async def _queue(self, request: Request) -> Sequence[Download]:
+        return await self.downloads.all()
 
     async def _results(self, request: Request) -> ResultsView:
         return await self._offers(request.query_params.get("q"), await self.downloads.all())
@@ -181,7 +180,7 @@ class FirstView:
     """`offers` is None if models exist or none fits. `queue`: this machine's downloads."""
 
     offers: ResultsView | None
-    queue: Sequence[DownloadRow]
+    queue: Sequence[Download]
 
 
 async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
@@ -189,9 +188,9 @@ async def first_view(downloads: Downloads, pool: Pool) -> FirstView:
     queue, limit_bytes = await downloads.all(), pool.limit_bytes
     offers = [] if pool.registry.own else starters(limit_bytes)
     if not offers:
-        return FirstView(None, download_rows(queue))
+        return FirstView(None, queue)
     room = limit_bytes, await asyncio.to_thread(downloads.free_bytes)
-    return FirstView(results_view(None, offers, (), queue, room), download_rows(queue))
+    return FirstView(results_view(None, offers, (), queue, room), queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,23 +209,6 @@ class OfferRow:
     @property
     def id(self) -> str:
         return self.offer.repository
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadRow:
-    """`share` of the bytes, None until the hub has answered. `checking`: all bytes are here."""
-
-    download: Download
-    share: float | None
-    checking: bool
-
-    @property
-    def id(self) -> str:
-        return self.download.repository
-
-    @property
-    def active(self) -> bool:
-        return self.download.state in ACTIVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +286,3 @@ def own_view(
         if snapshot.entry.source == HUB_CACHE and snapshot.entry.id not in queued
     ]
     return OwnView(rows, cache, free_bytes)
-
-
-def download_rows(downloads: Iterable[Download]) -> list[DownloadRow]:
-    rows = []
-    for download in downloads:
-        share = download.done_bytes / download.total_bytes if download.total_bytes else None
-        complete = share is not None and share >= 1
-        rows.append(DownloadRow(download, share, complete and download.state is State.RUNNING))
-    return rows

@@ -69,6 +69,20 @@ class Download:
     failure: Reason | None = None
 
     @property
+    def active(self) -> bool:
+        return self.state in (State.WAITING, State.RUNNING)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the bytes; None until the hub has answered."""
+        return self.done_bytes / self.total_bytes if self.total_bytes else None
+
+    @property
+    def checking(self) -> bool:
+        """Whether all bytes are here, and their checksums are compared."""
+        return self.state is State.RUNNING and 0 < self.total_bytes <= self.done_bytes
+
+    @property
     def left_s(self) -> float | None:
         """Seconds to completion at this rate; None if unknown."""
         if not self.rate:
@@ -134,7 +148,7 @@ class Downloads:
         known = await asyncio.to_thread(self._read)
         for repository, run in self._runs.items():
             known.setdefault(repository, _OnDisk(JobRecord(run.reference), listed=False))
-        return [self._download(known[repository]) for repository in sorted(known)]
+        return [self._download(found) for _, found in sorted(known.items())]
 
     def start(self, reference: Reference) -> None:
         """Start or continue a download; a running download is unaffected."""
