@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import regex as re
 
-from omlx.text.filters import CONTENT, HEADER, REASONING, Piece, Splitter, longest_overlap
+from omlx.text.filters import CONTENT, HEADER, REASONING, ChannelSplitter, Piece, longest_overlap
+from omlx.text.schema import properties_of
 from omlx.text.tokens import Tokenizer
 
 CALL: Final = "to=functions."
@@ -74,7 +75,7 @@ def uses_harmony(tokenizer: Tokenizer) -> bool:
     return THOUGHT[0] in str(tokenizer.chat_template)
 
 
-class HarmonySplitter(Splitter):
+class HarmonySplitter(ChannelSplitter):
     """Splitter of messages by their headers.
 
     A message to a function becomes content of the form `to=functions.NAME<|message|>{…}<|call|>`,
@@ -83,16 +84,14 @@ class HarmonySplitter(Splitter):
     """
 
     def __init__(self, functions: Sequence[Mapping[str, Any]]) -> None:
-        self._state = HEADER
-        self._parameters = {tool["function"]["name"]: _parameters(tool) for tool in functions}
+        super().__init__(HEADER, {})
+        named = (tool["function"] for tool in functions)
+        self._parameters = {
+            each["name"]: [*properties_of(each.get("parameters"))] for each in named
+        }
         self._name = ""  # function of the current call
-        self._matched = False  # a header was read
         self._quoted = False  # within a string of a call's JSON
         self._depth = 0  # open braces in a call's JSON
-
-    @property
-    def thinking(self) -> bool:
-        return self._state == REASONING
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
         """Return the held text.
@@ -114,10 +113,6 @@ class HarmonySplitter(Splitter):
         ):
             self._emit(held)
         return self._pieces
-
-    @property
-    def _in_header(self) -> bool:
-        return self._state.startswith(HEADER)
 
     def _step(self) -> bool:
         if self._in_header:
@@ -279,12 +274,6 @@ class HarmonySplitter(Splitter):
         self._emit(self._held[:certain])
         self._held = self._held[certain:]
         return False
-
-
-def _parameters(tool: Mapping[str, Any]) -> list[str]:
-    schema = tool["function"].get("parameters")
-    declared = schema.get("properties") if isinstance(schema, Mapping) else None
-    return [*declared] if isinstance(declared, Mapping) else []
 
 
 def _unwrapped(text: str) -> Any:

@@ -183,12 +183,12 @@ class SchemaTypes:
         return [choice for choice in choices if choice in allowed]
 
     def free_text(self, schema: Any) -> bool:
-        return holds(schema, self._allows_text, self._refers_to_text)
+        return holds(schema, self.allows_text, self._refers_to_text)
 
     def declared(self, name: str) -> list[Any]:
         """Return the schemas of a property, by all alternatives at the root."""
-        parts = (branch.get("properties") for branch in self.branches(self.root))
-        return [part[name] for part in parts if isinstance(part, Mapping) and name in part]
+        parts = map(properties_of, self.branches(self.root))
+        return [part[name] for part in parts if name in part]
 
     def property(self, name: str) -> Any:
         if name not in self._properties:
@@ -198,10 +198,6 @@ class SchemaTypes:
                 schema = declared[0] if len(declared) == 1 else {"anyOf": declared}
             self._properties[name] = schema
         return self._properties[name]
-
-    def texts(self, schema: Any, own: Callable[[Schema], T], both: Callable[[T, T], T]) -> list[T]:
-        """Return `alternatives` of the strings that a schema does not enumerate."""
-        return self.alternatives(schema, own, both, self._allows_text)
 
     def alternatives(
         self,
@@ -255,7 +251,8 @@ class SchemaTypes:
             self._texts[reference] = self.free_text(self.resolve(reference))
         return self._texts[reference]
 
-    def _allows_text(self, part: Schema) -> bool:
+    def allows_text(self, part: Schema) -> bool:
+        """Return whether the keywords of a schema allow strings that it does not enumerate."""
         return "enum" not in part and "const" not in part and "string" in self.kinds(part)
 
     def _kinds(self, schema: Any) -> frozenset[str]:
@@ -317,6 +314,12 @@ def _both(first: Schema, second: Schema) -> Schema | None:
     if first.get("additionalProperties") is False:
         both["additionalProperties"] = False
     return both
+
+
+def properties_of(schema: Any) -> Mapping[str, Any]:
+    """Return the declared properties of an object; empty for another schema."""
+    declared = schema.get("properties") if isinstance(schema, Mapping) else None
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def members(schema: Schema) -> Iterator[tuple[str, Any, bool]]:

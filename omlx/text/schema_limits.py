@@ -21,6 +21,7 @@ from omlx.text.schema import (
     holds,
     listed,
     map_schemas,
+    properties_of,
     references,
     resolve,
 )
@@ -131,8 +132,7 @@ def _has_value(schema: Any, terminates: Terminates) -> bool:
 
 
 def _has_object(schema: Schema, terminates: Terminates) -> bool:
-    named = schema.get("properties")
-    named = named if isinstance(named, Mapping) else {}
+    named = properties_of(schema)
     other = "patternProperties" in schema or schema.get("additionalProperties", True)
     required = [name for name in listed(schema.get("required")) if isinstance(name, str)]
     if not required and schema.get("minProperties"):

@@ -79,7 +79,8 @@ def text_bounds(types: SchemaTypes, schema: Any) -> list[TextBounds]:
     for part in types.branches(schema):
         if sum(map(types.free_text, listed(part.get("oneOf")))) > 1:
             raise ValueError("oneOf of several texts")
-    alternatives = list(dict.fromkeys(types.texts(schema, _own, TextBounds.both)))
+    found = types.alternatives(schema, _own, TextBounds.both, types.allows_text)
+    alternatives = list(dict.fromkeys(found))
     if any(bounds.free for bounds in alternatives):
         return [NO_BOUNDS]
     if len(alternatives) > _MAX_ALTERNATIVES:

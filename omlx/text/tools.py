@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, resolve
+from omlx.text.schema import BY_NAME, DEFINITIONS, listed, map_schemas, properties_of, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _rooted(root: Schema) -> Schema:
     seen = set()
     parts = [(root, True)]  # schema, and whether it always applies
     for part, always in parts:
-        for name, schema in _named(part).items():
+        for name, schema in properties_of(part).items():
             properties.setdefault(name, _schema(schema))
         if always:
             required |= {
@@ -160,11 +160,6 @@ def _rooted(root: Schema) -> Schema:
     if required:
         rooted["required"] = list(required)
     return rooted
-
-
-def _named(part: Schema) -> Mapping[str, Any]:
-    named = part.get("properties")
-    return named if isinstance(named, Mapping) else {}
 
 
 class _Inlining:

@@ -258,10 +258,6 @@ class TagArguments:
     parameter: str
 
     @property
-    def opening(self) -> str:
-        return self.parameter.partition("{value}")[0]
-
-    @property
     def ender(self) -> str:
         return self.parameter.partition("{value}")[2]
 
@@ -274,7 +270,8 @@ class TagArguments:
         """Return the tag before a value, marked "string" if `kinds` has that type."""
         kind = min(kinds, key=lambda each: (each != "string", each == "null", each))
         values = {"name": name, "text": json.dumps(kind == "string")}
-        return filled(self.opening, values | {"type": "number" if kind == "integer" else kind})
+        opening = self.parameter.partition("{value}")[0]
+        return filled(opening, values | {"type": "number" if kind == "integer" else kind})
 
     def rules(self, schema: Schema | None, rule: str, notation: Notation) -> Iterator[str]:
         schema = schema or {}

@@ -27,7 +27,7 @@ from omlx.text.calls.arguments import (
 )
 from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
 from omlx.text.calls.values import argument_types, parse_json, typed_value
-from omlx.text.schema import COMBINED, NOTES, SHARED, Schema, SchemaTypes, embedded
+from omlx.text.schema import COMBINED, NOTES, SHARED, Schema, SchemaTypes, embedded, properties_of
 
 ITEM: Final = "item"
 _DEPTH: Final = 64
@@ -89,8 +89,7 @@ def value_of(element: Element, text: str, schema: Any, types: SchemaTypes) -> An
 def property_of(types: SchemaTypes, schema: Any, name: str) -> Any:
     """Return the schema of a property; True, which allows any value, if unknown."""
     for branch in types.branches(schema):
-        properties = branch.get("properties")
-        if isinstance(properties, dict) and name in properties:
+        if name in (properties := properties_of(branch)):
             return properties[name]
     return _first(types, schema, "additionalProperties")
 

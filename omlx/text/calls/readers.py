@@ -21,7 +21,7 @@ import regex as re
 
 from omlx.text.calls.format import CallFormat, Incomplete, Tags, Tools
 from omlx.text.calls.markup import JSON_CALL, CallMarkup
-from omlx.text.calls.repair import JsonRepair, repaired_whole
+from omlx.text.calls.repair import JsonRepair, repaired
 from omlx.text.calls.values import argument_types, convert, is_function, parse_json
 
 PARSE_ERRORS: Final = (
@@ -163,7 +163,7 @@ class TagReader:
             raise ValueError("a value whose opening tag cannot be read")
         inside = text[self._head_end : self._inside_end].strip()
         if not self._values and inside.startswith("{"):
-            arguments = parse_json(repaired_whole(inside) or "")
+            arguments = parse_json(repaired(inside, whole=True))
         if not (arguments or self._tags.ends or is_function(self._tools, self._name)):
             raise ValueError("a name alone is no call")
         return [Call(None, self._name, arguments_json(arguments))]

@@ -240,23 +240,18 @@ class JsonRepair:
             self._close()
 
 
-def repaired(text: str) -> str:
+def repaired(text: str, *, whole: bool = False) -> str:
     """Return the JSON object or list at the beginning of a text, repaired.
 
-    Brackets are added if only brackets are missing.
+    Brackets are added if only brackets are missing. `whole`: empty for unfinished text, and for
+    text behind the end.
     """
-    repair = JsonRepair()
-    passed = repair.feed(text)
-    return passed if repair.ended else passed + repair.finish(complete=True)
-
-
-def repaired_whole(text: str) -> str | None:
-    """Return a whole JSON object or list, repaired; None for other or unfinished text."""
     repair = JsonRepair()
     passed = repair.feed(text)
     if not repair.ended:
         passed += repair.finish(complete=True)
-    return passed if repair.ended and not repair.rest.strip(_SPACE + "]}") else None
+    ended = repair.ended and not repair.rest.strip(_SPACE + "]}")
+    return passed if ended or not whole else ""
 
 
 def _constant(word: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn
 
 import regex as re
 
-from omlx.text.calls.repair import repaired_whole
-from omlx.text.schema import SchemaTypes, type_of
+from omlx.text.calls.repair import repaired
+from omlx.text.schema import SchemaTypes, properties_of, type_of
 
 _WORDS: Final[Mapping[str, bool | None]] = {
     "true": True,
@@ -57,9 +57,7 @@ def argument_types(tools: Iterable[Mapping[str, Any]], name: str) -> SchemaTypes
 
 
 def properties(tools: Iterable[Mapping[str, Any]], name: str) -> Iterable[str]:
-    schema = _parameters(tools, name)
-    declared = schema.get("properties") if isinstance(schema, Mapping) else None
-    return declared if isinstance(declared, Mapping) else ()
+    return properties_of(_parameters(tools, name))
 
 
 def is_function(tools: Iterable[Mapping[str, Any]], name: str) -> bool:
@@ -119,7 +117,7 @@ def _literal(text: str) -> Any:
 def _repaired(text: str) -> Any:
     if not text.startswith(("{", "[")):
         raise ValueError("no list or object")
-    return parse_json(repaired_whole(text) or "")
+    return parse_json(repaired(text, whole=True))
 
 
 def _finite(text: str) -> float:

@@ -173,18 +173,19 @@ class _Rewriting:
 
     def texts_beside_calls(self, messages: Messages) -> Messages:
         """Move texts next to calls into reasoning, if the template cannot take both."""
-        return [self._beside_calls(message) for message in messages]
-
-    def _beside_calls(self, message: dict[str, Any]) -> dict[str, Any]:
-        text, reasoning = message["content"], message.get("reasoning_content")
-        takes = self._can.texts_beside_reasoning if reasoning else self._can.texts_beside_calls
-        if takes or not (text and message.get("tool_calls")):
-            return message
-        if not self._can.reasoning_beside_calls:
-            self._note("conversation.text_left_out")
-            return message | {"content": ""}
-        self._note("conversation.text_in_reasoning")
-        return message | {"content": "", "reasoning_content": _texts((reasoning, text))}
+        rewritten = []
+        for message in messages:
+            text, reasoning = message["content"], message.get("reasoning_content")
+            takes = self._can.texts_beside_reasoning if reasoning else self._can.texts_beside_calls
+            if text and message.get("tool_calls") and not takes:
+                message = message | {"content": ""}
+                if self._can.reasoning_beside_calls:
+                    message["reasoning_content"] = _texts((reasoning, text))
+                    self._note("conversation.text_in_reasoning")
+                else:
+                    self._note("conversation.text_left_out")
+            rewritten.append(message)
+        return rewritten
 
     def _exchange(self, message: dict[str, Any], results: Messages, *, is_last: bool) -> Messages:
         calls = message["tool_calls"]
