@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import os
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -21,14 +20,6 @@ ENVIRONMENT: Final = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _added: set[str] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Command of `omlx`: declares its arguments; runs, and returns the exit status."""
-
-    add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
 
 
 def add_actions(
@@ -59,12 +50,8 @@ def set_environment(*, online: bool) -> None:
             _added.add(name)
 
 
-def user_environment() -> dict[str, str]:
-    """Return the user's own environment, for child processes."""
-    return {name: value for name, value in os.environ.items() if name not in _added}
-
-
 def online_environment() -> dict[str, str]:
-    """Return the environment of child processes: online, without telemetry."""
-    offline = {name: value for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE"}
-    return {**offline, **user_environment()}
+    """Return the environment of child processes: the user's own, online, without telemetry."""
+    own = {name: value for name, value in os.environ.items() if name not in _added}
+    online = {name: value for name, value in ENVIRONMENT.items() if name != "HF_HUB_OFFLINE"}
+    return {**online, **own}

@@ -35,7 +35,7 @@ POLL_S: Final = 1.0
 _STOPPED: Final = 130
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.bench.model", {}))
     parser.add_argument("--longest", metavar="N", type=int, help=sentence("cli.bench.longest", {}))
     parser.add_argument("--json", metavar="FILE", type=Path, help=sentence("cli.bench.json", {}))

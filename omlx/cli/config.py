@@ -6,10 +6,9 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace
 from difflib import get_close_matches
-from typing import Final
 
 from omlx.catalog import sentence
-from omlx.cli import Command, add_actions
+from omlx.cli import add_actions
 from omlx.cli.arguments import configured, local_catalog
 from omlx.cli.output import columns, memory_size, warn
 from omlx.cli.serve.address import find_server
@@ -26,7 +25,7 @@ from omlx.settings.types import Form, size_text
 _HIDDEN = "********"
 
 
-def _config_arguments(parser: ArgumentParser) -> None:
+def config_arguments(parser: ArgumentParser) -> None:
     actions = {"get": _get, "set": _set, "unset": _unset, "list": _list, "path": _path}
     for name, command in add_actions(parser, "config", actions):
         if name in ("get", "set", "unset"):
@@ -41,7 +40,7 @@ def _config_arguments(parser: ArgumentParser) -> None:
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _config(arguments: Namespace) -> int:
+def config(arguments: Namespace) -> int:
     if arguments.profile is not None and arguments.model is None:
         raise ConfigError("config.profile_model")
     arguments.action(arguments, configured(arguments))
@@ -205,10 +204,7 @@ def _row(name: str) -> Setting:
     return row
 
 
-CONFIG: Final = Command(_config_arguments, _config)
-
-
-def _keys_arguments(parser: ArgumentParser) -> None:
+def keys_arguments(parser: ArgumentParser) -> None:
     actions = {"add": _add_key, "list": _list_keys, "revoke": _revoke_key}
     for name, command in add_actions(parser, "keys", actions):
         if name != "list":
@@ -225,7 +221,7 @@ def _keys_arguments(parser: ArgumentParser) -> None:
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _keys(arguments: Namespace) -> int:
+def keys(arguments: Namespace) -> int:
     configuration = configured(arguments)
     file = KeyFile(configuration.current.resolve().settings.home)
     arguments.action(arguments, file, configuration)
@@ -268,6 +264,3 @@ def _key_row(key: NamedKey) -> tuple[str, ...]:
     rate = "-" if key.requests_per_minute is None else str(key.requests_per_minute)
     day = key.created.date().isoformat()
     return key.name, f"…{key.ending}", " ".join(key.models), rate, day
-
-
-KEYS: Final = Command(_keys_arguments, _keys)

@@ -72,7 +72,7 @@ _DEVICE_ERRORS: Final = 3
 _PACKAGES = ("mlx", "mlx-lm", "transformers", "fastapi", "uvicorn")
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.doctor.model", {}))
     other = parser.add_mutually_exclusive_group()
     other.add_argument("--exact", metavar="MODEL", help=sentence("cli.doctor.exact_flag", {}))

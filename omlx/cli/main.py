@@ -1,8 +1,8 @@
 """`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid, 130 interrupted, 141 SIGPIPE.
 
-A command is a `Command`, or a module with the same two functions. Only the given command's module
-is imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags
-are rows of a table at run time. `omlx completion` completes commands, flags, models and paths.
+A command is a function, another declares arguments. Only the given command's module is
+imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags are
+rows of a table at run time. `omlx completion` completes commands, flags, models and paths.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import shtab
 
 from omlx import __version__
 from omlx.catalog import escaped, sentence
-from omlx.cli import Command, installed, set_environment
+from omlx.cli import installed, set_environment
 from omlx.errors import BadRequest, ConfigError, ModelError, OmlxError, StageError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
 COMMANDS = {
-    "serve": "omlx.cli.serve.command",
-    "stage": "omlx.cli.stage.follower",
-    "run": "omlx.cli.run.command",
-    "ps": "omlx.cli.servers:PS",
-    "stop": "omlx.cli.servers:STOP",
-    "models": "omlx.cli.models:MODELS",
-    "pull": "omlx.cli.pull",
-    "rm": "omlx.cli.models:RM",
-    "package": "omlx.cli.package",
-    "config": "omlx.cli.config:CONFIG",
-    "keys": "omlx.cli.config:KEYS",
-    "launch": "omlx.cli.servers:LAUNCH",
-    "service": "omlx.cli.service:SERVICE",
-    "dashboard": "omlx.cli.servers:DASHBOARD",
-    "session": "omlx.cli.servers:SESSION",
-    "logs": "omlx.cli.service:LOGS",
-    "doctor": "omlx.cli.doctor",
-    "verify": "omlx.cli.verify",
-    "bench": "omlx.cli.bench",
-    "completion": "omlx.cli.main:COMPLETION",
+    "serve": "omlx.cli.serve.command:run",
+    "stage": "omlx.cli.stage.follower:run",
+    "run": "omlx.cli.run.command:run",
+    "ps": "omlx.cli.servers:ps",
+    "stop": "omlx.cli.servers:stop",
+    "models": "omlx.cli.models:models",
+    "pull": "omlx.cli.pull:run",
+    "rm": "omlx.cli.models:rm",
+    "package": "omlx.cli.package:run",
+    "config": "omlx.cli.config:config",
+    "keys": "omlx.cli.config:keys",
+    "launch": "omlx.cli.servers:launch",
+    "service": "omlx.cli.service:service",
+    "dashboard": "omlx.cli.servers:dashboard",
+    "session": "omlx.cli.servers:session",
+    "logs": "omlx.cli.service:logs",
+    "doctor": "omlx.cli.doctor:run",
+    "verify": "omlx.cli.verify:run",
+    "bench": "omlx.cli.bench:run",
+    "completion": "omlx.cli.main:completion",
 }
-"""The module, or object in a module, of each command."""
+"""The function of each command; `NAME_arguments` beside a function `NAME` adds the arguments."""
 
 MOVED: Final = {
     "bench exact": "python -m lab.bench exact",
@@ -160,9 +160,8 @@ def build_parser(complete: Collection[str] = COMMANDS) -> Parser:
         text = sentence(f"cli.{command}.help", {})
         subparser = commands.add_parser(command, help=text, description=text, allow_abbrev=False)
         if command in complete:
-            imported = cast(Command, resolve_name(place))
-            imported.add_arguments(subparser)
-            subparser.set_defaults(run=imported.run)
+            resolve_name(f"{place}_arguments")(subparser)
+            subparser.set_defaults(run=resolve_name(place))
     return parser
 
 
@@ -209,11 +208,11 @@ _COMPLETED: Final[Mapping[str, shtab.CompleteType]] = {
 """Completion of an argument's value, by its metavar."""
 
 
-def _completion_arguments(parser: ArgumentParser) -> None:
+def completion_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help=sentence("cli.completion.shell", {}))
 
 
-def _completion(arguments: Namespace) -> int:
+def completion(arguments: Namespace) -> int:
     parser = build_parser()
     _declare(parser)
     sys.stdout.write(shtab.complete(parser, shell=arguments.shell) + "\n")
@@ -228,6 +227,3 @@ def _declare(parser: ArgumentParser) -> None:
                 _declare(command)
         elif isinstance(action.metavar, str) and action.metavar in _COMPLETED:
             action.complete = _COMPLETED[action.metavar]  # type: ignore[attr-defined]  # shtab reads it
-
-
-COMPLETION: Final = Command(_completion_arguments, _completion)

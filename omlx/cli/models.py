@@ -12,7 +12,6 @@ from typing import Final
 from urllib.parse import quote
 
 from omlx.catalog import escaped, sentence
-from omlx.cli import Command
 from omlx.cli.arguments import configured, local_catalog
 from omlx.cli.client import Client
 from omlx.cli.output import BOLD, columns, size, styled
@@ -29,14 +28,14 @@ from omlx.settings.schema import Group, Scope, Settings
 _COLUMNS: Final = ("model", "source", "size", "quantization", "family")
 
 
-def _models_arguments(parser: ArgumentParser) -> None:
+def models_arguments(parser: ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help=sentence("cli.models.json", {}))
     form.add_argument("--ids", action="store_true", help=sentence("cli.models.ids", {}))
     add_flags(parser, [Group.MODELS])
 
 
-def _models(arguments: Namespace) -> int:
+def models(arguments: Namespace) -> int:
     catalog = local_catalog(configured(arguments))
     if arguments.json:
         records = [_record(entry, catalog) for entry in catalog.registry.entries]
@@ -97,16 +96,13 @@ def _record(entry: ModelEntry, catalog: Catalog) -> dict[str, object]:
     return record
 
 
-MODELS: Final = Command(_models_arguments, _models)
-
-
-def _rm_arguments(parser: ArgumentParser) -> None:
+def rm_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="MODEL", help=sentence("cli.rm.model", {}))
     parser.add_argument("--yes", action="store_true", help=sentence("cli.rm.yes", {}))
     add_flags(parser, [Group.MODELS])
 
 
-def _rm(arguments: Namespace) -> int:
+def rm(arguments: Namespace) -> int:
     live = configured(arguments)
     settings = live.current.resolve().settings
     catalog = local_catalog(live)
@@ -164,6 +160,3 @@ def _unload(model: str, settings: Settings) -> None:
         client = Client(server.url, settings.api_key)
         if any(card["id"] == model and card["loaded"] for card in client.get("/v1/models")["data"]):
             client.post(f"/v1/models/{quote(model)}/unload")
-
-
-RM: Final = Command(_rm_arguments, _rm)

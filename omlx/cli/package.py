@@ -47,7 +47,7 @@ class Subject:
     catalog: Catalog
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     actions = {"write": _write, "check": _check, "show": _show}
     for name, command in add_actions(parser, "package", actions):
         command.set_defaults(draft=None)

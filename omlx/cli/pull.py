@@ -28,7 +28,7 @@ from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group, Settings
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("target", metavar="MODEL", help=sentence("cli.pull.model", {}))
     parser.add_argument("--revision", metavar="REVISION", help=sentence("cli.pull.revision", {}))
     drafts = parser.add_mutually_exclusive_group()

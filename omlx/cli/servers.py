@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from omlx.admin.credentials import Credentials
 from omlx.admin.web.formats import elapsed
 from omlx.catalog import sentence
-from omlx.cli import Command, add_actions
+from omlx.cli import add_actions
 from omlx.cli.arguments import configured
 from omlx.cli.client import Client, handled, server_for
 from omlx.cli.output import columns, memory_size, say, size
@@ -38,12 +38,12 @@ _PS_COLUMNS: Final = ("model", "memory", "context", "requests", "idle")
 _MEMORY: Final = "omlx_memory_bytes"
 
 
-def _ps_arguments(parser: ArgumentParser) -> None:
+def ps_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help=sentence("cli.ps.json", {}))
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _ps(arguments: Namespace) -> int:
+def ps(arguments: Namespace) -> int:
     settings = configured(arguments).current.resolve().settings
     servers = _running(settings.home)
     records = [_ps_record(Client(server.url, settings.api_key)) for server in servers]
@@ -97,19 +97,16 @@ def _ps_row(card: Mapping[str, Any]) -> tuple[str, ...]:
     return card["id"], memory, context, requests, idle
 
 
-PS: Final = Command(_ps_arguments, _ps)
-
-
 _POLL_S: Final = 0.1
 
 
-def _stop_arguments(parser: ArgumentParser) -> None:
+def stop_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.stop.model", {}))
     parser.add_argument("--port", metavar="N", type=int, help=sentence("cli.stop.port", {}))
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _stop(arguments: Namespace) -> int:
+def stop(arguments: Namespace) -> int:
     port = vars(arguments).pop("port")  # it chooses a server, and sets nothing
     settings = configured(arguments).current.resolve().settings
     server = _chosen(_running(settings.home), port)
@@ -141,17 +138,14 @@ def _end(server: Running, home: Path) -> None:
         time.sleep(_POLL_S)  # another process has no event to wait for
 
 
-STOP: Final = Command(_stop_arguments, _stop)
-
-
-def _dashboard_arguments(parser: ArgumentParser) -> None:
+def dashboard_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--print", dest="quiet", action="store_true", help=sentence("cli.dashboard.print", {})
     )
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _dashboard(arguments: Namespace) -> int:
+def dashboard(arguments: Namespace) -> int:
     home = configured(arguments).current.resolve().settings.home
     address = find_server(home)
     if address is None:
@@ -171,10 +165,7 @@ def has_browser() -> bool:
     return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
 
 
-DASHBOARD: Final = Command(_dashboard_arguments, _dashboard)
-
-
-def _launch_arguments(parser: ArgumentParser) -> None:
+def launch_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--model", metavar="ID", help=sentence("cli.launch.model", {}))
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
     parser.add_argument("agent", choices=sorted(AGENTS), help=sentence("cli.launch.agent", {}))
@@ -183,7 +174,7 @@ def _launch_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def _launch(arguments: Namespace) -> int:
+def launch(arguments: Namespace) -> int:
     agent = AGENTS[arguments.agent]
     program = shutil.which(agent.program)
     if program is None:
@@ -223,14 +214,11 @@ def _say_what_is_used(agent: Agent, endpoint: Endpoint) -> None:
     sys.stderr.write("\n")
 
 
-LAUNCH: Final = Command(_launch_arguments, _launch)
-
-
 SESSIONS: Final = "sessions"
 """Folder, in the home folder, in which the server writes and reads."""
 
 
-def _session_arguments(parser: ArgumentParser) -> None:
+def session_arguments(parser: ArgumentParser) -> None:
     actions = {"save": _save, "open": _open, "fork": _fork}
     words = {"save": ("id", "file"), "open": ("file",), "fork": ("id",)}
     for name, command in add_actions(parser, "session", actions):
@@ -240,7 +228,7 @@ def _session_arguments(parser: ArgumentParser) -> None:
         command.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _session(arguments: Namespace) -> int:
+def session(arguments: Namespace) -> int:
     settings = configured(arguments).current.resolve().settings
     with server_for(settings.home, None) as address:
         client, file = Client(address, settings.api_key), str(getattr(arguments, "file", ""))
@@ -293,6 +281,3 @@ def _print(code: str, record: Mapping[str, Any], **params: str) -> None:
     say(code, **params)
     if record["reason"] is not None:
         sys.stdout.write(record["reason"]["message"] + "\n")
-
-
-SESSION: Final = Command(_session_arguments, _session)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from omlx.catalog import escaped, sentence
-from omlx.cli import Command
 from omlx.cli.arguments import configured
 from omlx.cli.output import DIM, YELLOW, say, styled
 from omlx.cli.serve.address import find_server
@@ -151,7 +150,7 @@ _LINES: Final = 50
 _FAILED: Final = 1
 
 
-def _service_arguments(parser: ArgumentParser) -> None:
+def service_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser("install", help=sentence("cli.service.install", {}))
@@ -169,7 +168,7 @@ def _service_arguments(parser: ArgumentParser) -> None:
     actions.add_parser("uninstall", help=sentence("cli.service.uninstall", {}))
 
 
-def _service(arguments: Namespace) -> int:
+def service(arguments: Namespace) -> int:
     home = configured(arguments).current.resolve().settings.home
     manager = Launchd() if sys.platform == "darwin" else Systemd()
     match arguments.action:
@@ -234,20 +233,17 @@ def _uninstall(manager: Manager, home: Path) -> int:
     return 0
 
 
-SERVICE: Final = Command(_service_arguments, _service)
-
-
 _WARNING: Final = LEVELS.index("warning")
 
 
-def _logs_arguments(parser: ArgumentParser) -> None:
+def logs_arguments(parser: ArgumentParser) -> None:
     follow, lines = sentence("cli.service.follow", {}), sentence("cli.logs.lines", {})
     parser.add_argument("-f", "--follow", action="store_true", help=follow)
     parser.add_argument("-n", "--lines", metavar="N", type=int, default=_LINES, help=lines)
     parser.add_argument("--home", metavar="DIR", help=table()["home"].help)
 
 
-def _logs(arguments: Namespace) -> int:
+def logs(arguments: Namespace) -> int:
     path = log_file(configured(arguments).current.resolve().settings.home)
     if not path.exists():
         raise ConfigError("service.no_log", path=str(path))
@@ -277,6 +273,3 @@ def _shown(line: LogLine) -> str:
     if LEVELS.index(line.level) < _WARNING:
         return f"{at} {escaped(line.text)}"
     return f"{at} {styled(f'{line.level}: {escaped(line.text)}', YELLOW)}"
-
-
-LOGS: Final = Command(_logs_arguments, _logs)

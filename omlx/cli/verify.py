@@ -28,7 +28,7 @@ Claim: TypeAlias = tuple[str, Mapping[str, Any]]
 """A kept choice by id, with the fields of a client's receipt; empty without one."""
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "receipts", metavar="RECEIPT|ID", nargs="+", help=sentence("cli.verify.receipts", {})
     )

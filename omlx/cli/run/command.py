@@ -96,7 +96,7 @@ def attachment(path: Path, *, image: bool) -> Part:
     return {"type": "file", "file": {"filename": path.name, "file_data": url}}
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help=sentence("cli.run.model", {}))
     parser.add_argument("prompt", metavar="PROMPT", nargs="*", help=sentence("cli.run.prompt", {}))
     parser.add_argument("--system", metavar="TEXT", help=sentence("cli.run.system", {}))

@@ -89,7 +89,7 @@ _WARM_UP_S = 2
 _DAY_S = 86400.0
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
     parser.add_argument("--lan", action="store_true", help=sentence("cli.serve.lan", {}))
     parser.add_argument(

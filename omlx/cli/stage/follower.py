@@ -32,7 +32,7 @@ from omlx.models.stages import FollowerStage
 from omlx.settings.layers import add_flags
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def run_arguments(parser: ArgumentParser) -> None:
     parser.description = sentence("cli.stage.description", {})
     parser.add_argument("model", metavar="MODEL", nargs="?", help=sentence("cli.serve.model", {}))
     add_flags(parser)
