@@ -236,9 +236,10 @@ class OutcomeView:
 
     @property
     def rows(self) -> list[Row]:
-        if self.shown is None:
-            return []
-        return [Row(row, self._old(row)) for row in self.shown.record["rows"]]
+        now: list[Json] = [] if self.shown is None else self.shown.record["rows"]
+        old: list[Json] = [] if self.other is None else self.other.record["rows"]
+        compared = {(row["tokens"], row["streams"]): row for row in old}
+        return [Row(row, compared.get((row["tokens"], row["streams"]))) for row in now]
 
     @property
     def charts(self) -> list[Chart]:
@@ -247,11 +248,6 @@ class OutcomeView:
             here = [row for row in self.rows if row.now["streams"] == streams]
             charts.append(_chart(streams, here, MEASURES[1:]))
         return [chart for chart in charts if chart.bars]
-
-    def _old(self, row: Json) -> Json | None:
-        rows: list[Json] = [] if self.other is None else self.other.record["rows"]
-        place = (row["tokens"], row["streams"])
-        return next((old for old in rows if (old["tokens"], old["streams"]) == place), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,9 +84,12 @@ class ConnectPage:
         if card is not None:
             endpoint = Endpoint(address, card.id, card.context_length, with_key)
         question = sentence("cli.serve.prompt", {}, language_of(request))
+        # The path of the program is for a browser on this machine alone.
+        near = request.client is not None and is_loopback(request.client.host)
+        omlx = program_words() if near else [PROGRAM]
         programs, now = self.seen.programs, time()
         apps = AppsView(
-            groups=group_views(endpoint, question, programs, now, _program(request)),
+            groups=group_views(endpoint, question, programs, now, omlx),
             others=other_programs(programs, now),
             context_length=endpoint.context_length,
             no_tools=card is not None and not card.tools,
@@ -108,12 +111,6 @@ class ConnectPage:
         usable = (model for model in (chosen, self.snapshots.first) if model in models)
         model = next(usable, None)
         return None if model is None else await self.cards.one(model)
-
-
-def _program(request: Request) -> Sequence[str]:
-    """Return the beginning of omlx commands; a path only for a browser on this machine."""
-    near = request.client is not None and is_loopback(request.client.host)
-    return program_words() if near else [PROGRAM]
 
 
 @dataclass(frozen=True, slots=True)

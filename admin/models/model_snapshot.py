@@ -164,7 +164,10 @@ class ModelSnapshots:
         return await self._snapshots([entry for entry, state in states if state != State.UNLOADED])
 
     async def _snapshots(self, entries: Sequence[ModelEntry]) -> list[ModelSnapshot]:
-        read = await asyncio.to_thread(self._read, entries)
+        def read() -> list[tuple[SpeculationConfig | None, CheckpointFacts]]:
+            return [(self._speculation(entry), checkpoint_facts(entry)) for entry in entries]
+
+        found = await asyncio.to_thread(read)
         served = {served.id: served for served in self.pool.loaded}
         return [
             ModelSnapshot(
@@ -176,13 +179,8 @@ class ModelSnapshots:
                 self._engine.prefix_of(entry.id),
                 facts,
             )
-            for entry, (speculative, facts) in zip(entries, read, strict=True)
+            for entry, (speculative, facts) in zip(entries, found, strict=True)
         ]
-
-    def _read(
-        self, entries: Sequence[ModelEntry]
-    ) -> list[tuple[SpeculationConfig | None, CheckpointFacts]]:
-        return [(self._speculation(entry), checkpoint_facts(entry)) for entry in entries]
 
     def _speculation(self, entry: ModelEntry) -> SpeculationConfig | None:
         """Return the resolved speculation; None if unusable or invalid. Reads files."""

@@ -58,7 +58,8 @@ def _environment(language: str) -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {
-        "t": partial(_translate, language),
+        # `t('ui.nav.models')`, `t(reason.code, **reason.params)`
+        "t": lambda key, /, **params: sentence(key, params, language),
         "static": _static,
         "script": lambda entry: _static(_scripts().path(entry)),
         "language_name": partial(sentence, "ui.language.name", {}),
@@ -81,11 +82,6 @@ def _scripts() -> Scripts:
 
 def _static(path: str) -> str:
     return f"{STATIC}/{path}"
-
-
-def _translate(language: str, key: str, /, **params: object) -> str:
-    """Translate: `t('ui.nav.models')`, `t(reason.code, **reason.params)`."""
-    return sentence(key, params, language)
 
 
 class Scripts:

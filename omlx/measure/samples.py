@@ -182,12 +182,6 @@ class Samples:
             if place.configuration != PLAIN
         )
 
-    @property
-    def draft_errors(self) -> list[str]:
-        """Errors raised by drafters, at most one per answer."""
-        errors = (sample.draft_error for sample in self.by_place.values())
-        return [error for error in errors if error is not None]
-
     def undecided(
         self, configurations: Sequence[TrialConfiguration], kinds: Sequence[Kind]
     ) -> bool:

@@ -346,7 +346,8 @@ def _speedup(spread: Spread) -> Json:
 
 def _draft_error(samples: Samples) -> Json | None:
     """Return the number of answers with a failed drafter and the first error, if any."""
-    errors = samples.draft_errors
+    found = (sample.draft_error for sample in samples.by_place.values())
+    errors = [error for error in found if error is not None]
     if not errors:
         return None
     counts = {"failed": len(errors), "of": len(samples.by_place)}

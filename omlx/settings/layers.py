@@ -141,7 +141,11 @@ def add_flags(parser: ArgumentParser, groups: Iterable[Group] = tuple(Group)) ->
 
 
 def _add_flag(section: Any, setting: Setting) -> None:
-    options: dict[str, Any] = {"dest": setting.name, "default": None, "help": _help(setting)}
+    text = setting.help
+    if setting.default is not None and setting.kind is not bool and not setting.repeatable:
+        text += f" (default: {setting.default})"
+    text = text.replace("%", "%%")
+    options: dict[str, Any] = {"dest": setting.name, "default": None, "help": text}
     if setting.default is True:
         options["action"] = BooleanOptionalAction
     elif setting.kind is bool:
@@ -151,13 +155,6 @@ def _add_flag(section: Any, setting: Setting) -> None:
         options["metavar"] = metavar or _METAVARS.get(setting.kind, "X")
         options["action"] = "append" if setting.repeatable else "store"
     section.add_argument(f"--{setting.name.replace('_', '-')}", **options)
-
-
-def _help(setting: Setting) -> str:
-    text = setting.help
-    if setting.default is not None and setting.kind is not bool and not setting.repeatable:
-        text += f" (default: {setting.default})"
-    return text.replace("%", "%%")
 
 
 _SWITCH: Final = {

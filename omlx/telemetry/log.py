@@ -61,10 +61,8 @@ def set_up(home: Path, terminal: TextIO | None = None, level: int = logging.INFO
     try:
         logger.addHandler(_file(home / "logs"))
     except OSError as error:
-        logger.warning(
-            "no log file",
-            extra={"fields": {"folder": str(home), "detail": error.strerror or str(error)}},
-        )
+        fields = {"folder": str(home), "detail": error.strerror or str(error)}
+        logger.warning("no log file", extra={"fields": fields})
 
 
 def tear_down() -> None:

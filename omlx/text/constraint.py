@@ -36,18 +36,11 @@ from omlx.text.tools import ToolUse
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """Structured output, tools with their arguments, or both, and a thinking budget.
-
-    `Preamble` documents the other fields.
-    """
+class Constraint(Preamble):
+    """Structured output, tools with their arguments, or both, and a thinking budget."""
 
     output: StructuredOutput | None = None
     tools: ToolUse | None = None
-    thinking: bool = False
-    may_think: bool = False
-    may_call: bool = False
-    answer_prefix: str = ""
     thinking_budget: int | None = None  # tokens
     opened: bool = False  # the prompt, conversation or not, ends in reasoning
 
@@ -74,14 +67,7 @@ class Constraint:
         answer = calls if forced else output
         form: GrammarMask | None = None
         if answer is not None or (calls is not None and not forced):
-            preamble = Preamble(
-                thinking=self.thinking,
-                may_think=self.may_think,
-                may_call=self.may_call,
-                calls=None if forced else calls,
-                answer_prefix=self.answer_prefix,
-            )
-            form = grammars.mask(answer, preamble)
+            form = grammars.mask(answer, self, None if forced else calls)
         if self.thinking_budget is None:
             return form
         return budgets.mask(self.thinking_budget, form, self.tools, thinking=self.opened)

@@ -92,7 +92,6 @@ class Preamble:
     thinking: bool = False  # the prompt has opened reasoning
     may_think: bool = False  # the model may open reasoning
     may_call: bool = False  # the model may call a tool
-    calls: CompiledGrammar | None = None  # constrains the text after a call's marker
     answer_prefix: str = ""  # part of the answer in the prompt
 
 
@@ -170,13 +169,19 @@ class GrammarCompiler:
             self._check_schemas(use)
             raise _bad_schema(_names(use), error) from error
 
-    def mask(self, answer: CompiledGrammar | None, preamble: Preamble) -> GrammarMask:
+    def mask(
+        self,
+        answer: CompiledGrammar | None,
+        preamble: Preamble,
+        calls: CompiledGrammar | None = None,
+    ) -> GrammarMask:
         """Return a mask for a choice; without an `answer`, only calls are constrained.
 
-        Raises BadRequest if the answer's prefix does not follow the grammar.
+        `calls` constrains the text after a call's marker. Raises BadRequest if the answer's prefix
+        does not follow the grammar.
         """
         if answer is None:
-            return GrammarMask(self._free(preamble), self._tokens.without_stops)
+            return GrammarMask(self._free(preamble, calls), self._tokens.without_stops)
         if answer.whole is not None and preamble.may_think:
             whole = Constrained(answer.whole.deep_copy())
             return GrammarMask(whole, self._tokens.without_stops)
@@ -184,7 +189,7 @@ class GrammarCompiler:
         prefix = self._tokens.known.tokenize_str(preamble.answer_prefix)
         if constrained.matcher.try_consume_tokens(prefix) < len(prefix):
             raise BadRequest("format.begun", param=answer.param, field=answer.param)
-        return GrammarMask(self._start(constrained, preamble), self._tokens.without_stops)
+        return GrammarMask(self._start(constrained, preamble, calls), self._tokens.without_stops)
 
     def _relaxed_tools(self, use: ToolUse) -> tuple[ToolUse, list[str]]:
         """Reduce schemas to enforceable parts, unless strict; return the removed parts too."""
@@ -228,10 +233,10 @@ class GrammarCompiler:
             ignored += [f"{function['name']}: {each}" for each in matcher.get_grammar_warnings()]
         return ignored
 
-    def _free(self, preamble: Preamble) -> State:
-        free = Free(self._call_start(preamble))
-        if preamble.calls is not None and preamble.calls.whole is not None:
-            whole = Constrained(preamble.calls.whole.deep_copy())
+    def _free(self, preamble: Preamble, calls: CompiledGrammar | None) -> State:
+        free = Free(self._call_start(calls))
+        if calls is not None and calls.whole is not None:
+            whole = Constrained(calls.whole.deep_copy())
             if not preamble.may_think and channel_markers(self._tokenizer) is not None:
                 # A continued message has no header of its own.
                 whole = Constrained(self._tokens.message_text.deep_copy())
@@ -242,10 +247,12 @@ class GrammarCompiler:
             return Free(free.call, Marker(self._tokens.thought_ids[0], self._thought(free)))
         return free
 
-    def _start(self, answer: Constrained, preamble: Preamble) -> State:
+    def _start(
+        self, answer: Constrained, preamble: Preamble, calls: CompiledGrammar | None
+    ) -> State:
         markers: tuple[Marker, ...] = ()
         if preamble.may_call:
-            markers = (Marker(self._tokens.call_ids, self._call_start(preamble) or Free()),)
+            markers = (Marker(self._tokens.call_ids, self._call_start(calls) or Free()),)
         if not preamble.thinking and (not preamble.may_think or self._tokens.thought_ids is None):
             return AnswerStart(answer, markers)
         thought = self._thought(self._after_thought(answer, markers))
@@ -254,10 +261,8 @@ class GrammarCompiler:
         assert self._tokens.thought_ids is not None
         return AnswerStart(answer, (*markers, Marker(self._tokens.thought_ids[0], thought)))
 
-    def _call_start(self, preamble: Preamble) -> CallStart | None:
-        if preamble.calls is None:
-            return None
-        return CallStart(self._tokens.call_ids, preamble.calls.matcher)
+    def _call_start(self, calls: CompiledGrammar | None) -> CallStart | None:
+        return None if calls is None else CallStart(self._tokens.call_ids, calls.matcher)
 
     def _thought(self, then: State) -> State:
         if self._tokens.thought_ids is not None:

@@ -21,6 +21,7 @@ from tests.storage import homes
 def answer(id: str, tokens: int = 3) -> KeptAnswer:
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     use = ToolUse((tool,), forced=True, strict=frozenset({"add", "subtract"}))
+    form = StructuredOutput(GrammarKind.JSON, "{}", "f")
     return KeptAnswer(
         id=id,
         model="m",
@@ -32,7 +33,7 @@ def answer(id: str, tokens: int = 3) -> KeptAnswer:
         sampling=Sampling(temperature=0.5, logit_bias=((4, 1.5),), seed=2**53 - 1, end_ids=(2,)),
         limit=8,
         spec=OutputSpec(stop_ids=frozenset({7, 3, 90}), stops=("x",), tools=(tool,), single=True),
-        constraint=Constraint(StructuredOutput(GrammarKind.JSON, "{}", "f"), use, thinking=True),
+        constraint=Constraint(output=form, tools=use, thinking=True),
         finish=FinishReason.STOP,
     )
 

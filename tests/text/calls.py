@@ -52,7 +52,7 @@ def mask(tokenizer: TokenizerWrapper, use: ToolUse, **preamble: Any) -> GrammarM
     assert calls is not None
     if use.forced:
         return of.mask(calls, Preamble(**preamble))
-    return of.mask(None, Preamble(may_call=True, calls=calls, **preamble))
+    return of.mask(None, Preamble(may_call=True, **preamble), calls)
 
 
 def ids_of(tokenizer: TokenizerWrapper, text: str) -> list[int]:

@@ -142,7 +142,7 @@ def test_a_thought_holds_no_calls(json_tools: TokenizerWrapper) -> None:
 def test_a_call_in_the_place_of_an_answer_is_held(json_tools: TokenizerWrapper) -> None:
     of = grammars(json_tools)
     answer = of.compile(StructuredOutput(GrammarKind.CHOICE, '["yes"]', "form"))
-    both = of.mask(answer, Preamble(may_call=True, calls=of.compile_tool_calls(STRICT)))
+    both = of.mask(answer, Preamble(may_call=True), of.compile_tool_calls(STRICT))
     say(both, json_tools, "<tool_call>")
     assert json_tools.decode(forced_tokens(both, 20)) == '\n{"name": "'
     both.rollback(1)

@@ -19,17 +19,7 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit
 
-from huggingface_hub import HfApi, constants, hf_hub_url, snapshot_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub import HfApi, constants, errors, hf_hub_url, snapshot_download
 from huggingface_hub.file_download import http_get
 from huggingface_hub.hf_api import ModelInfo, RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
@@ -212,7 +202,7 @@ def _corrupt(path: Path, file: RepoSibling) -> ModelError:
 
 
 # The bases are what the library's HTTP client raises, whichever client that is.
-_CLIENT_ERRORS = cast(tuple[type[Exception], ...], HfHubHTTPError.__bases__)
+_CLIENT_ERRORS = cast(tuple[type[Exception], ...], errors.HfHubHTTPError.__bases__)
 _TRANSPORT_ERROR = next(base for base in _CLIENT_ERRORS if base is not OSError)
 _OTHER_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, RuntimeError)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -224,23 +214,23 @@ def translated(repository: str, revision: str | None = None) -> Iterator[None]:
     """Turn errors inside into ModelErrors that name the repository and the cause."""
     try:
         yield
-    except HFValidationError as error:
+    except errors.HFValidationError as error:
         raise ModelError("draft.malformed", draft=repository) from error
-    except RevisionNotFoundError as error:
+    except errors.RevisionNotFoundError as error:
         raise ModelError("pull.no_revision", repository=repository, revision=revision) from error
-    except GatedRepoError as error:
+    except errors.GatedRepoError as error:
         raise ModelError("pull.gated", repository=repository) from error
-    except RepositoryNotFoundError as error:
+    except errors.RepositoryNotFoundError as error:
         raise ModelError("pull.not_found", repository=repository) from error
-    except OfflineModeIsEnabled as error:
+    except errors.OfflineModeIsEnabled as error:
         raise ModelError("pull.offline") from error
-    except LocalEntryNotFoundError as error:  # the library could not ask for a file
+    except errors.LocalEntryNotFoundError as error:  # the library could not ask for a file
         cause = error.__cause__
         detail = one_line(cause if isinstance(cause, Exception) else error)
         raise _unreachable(detail) from error
-    except EntryNotFoundError as error:
+    except errors.EntryNotFoundError as error:
         raise ModelError("pull.changed", repository=repository) from error
-    except HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         if error.response is not None and error.response.status_code == _TOO_MANY:
             raise ModelError("pull.too_many") from error
         detail = one_line(error)

@@ -159,8 +159,10 @@ class JsonRepair:
             if self._terminator.startswith(text):
                 return 0
         if character in "\"'":
-            if self._next is _Next.COLON and self._ends_key(at):
-                return 1 if self._text[at + 1 :].strip() else 0
+            if self._next is _Next.COLON:
+                behind = self._text[at + 1 :].lstrip()[:1]
+                if behind in ("", ":"):  # it closes a key without an opening quote
+                    return len(behind)
             self._begin_string(character)
         elif character in "{[":
             self._pass_value(character)
@@ -192,10 +194,6 @@ class JsonRepair:
     @property
     def _after_value(self) -> _Next:
         return _Next.AFTER_MEMBER if self._in_object else _Next.AFTER_ITEM
-
-    def _ends_key(self, at: int) -> bool:
-        """Return whether a quote closes a key without an opening quote, as far as known."""
-        return self._text[at + 1 :].lstrip()[:1] in ("", ":")
 
     def _begin_string(self, quote: str) -> None:
         if self._next in (_Next.KEY, _Next.AFTER_MEMBER):
