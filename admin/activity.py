@@ -170,8 +170,7 @@ class ActivityPage:
         ended = self.services.activity.outcome(request.path_params["number"])
         if ended is None:
             raise NotFound("request.forgotten")
-        kept = await self.services.verifier.kept([] if ended.id is None else [ended.id])
-        return request_detail(ended, can_verify=ended.id in kept)
+        return request_detail(ended)
 
     async def _log(self, request: Request) -> LogView:
         level, text = request.query_params.get("level"), request.query_params.get("text", "")

@@ -245,9 +245,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RequestDetail:
-    """`drafters`: those that proposed something. `can_verify`: the answer has a receipt.
-
-    `answer_text` is None unless texts are kept.
+    """`drafters`: those that proposed something. `answer_text` is None unless texts are kept.
 
     `is_cut`: the beginning of the prompt was too long to keep.
     """
@@ -258,11 +256,10 @@ class RequestDetail:
     settings: Sequence[AppliedSetting]
     strategy: str | None
     answer_text: str | None
-    can_verify: bool = False
     is_cut: bool = False
 
 
-def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail:
+def request_detail(ended: Outcome) -> RequestDetail:
     stats = ended.stats
     drafters = {} if stats is None else stats.drafters
     return RequestDetail(
@@ -272,7 +269,6 @@ def request_detail(ended: Outcome, *, can_verify: bool = False) -> RequestDetail
         settings=ended.arrival.settings,
         strategy=None if stats is None else stats.strategy,
         answer_text=None if ended.answer is None else str(ended.answer),
-        can_verify=can_verify,
         is_cut=sum(len(part.text) for part in ended.arrival.prompt or ()) >= MAX_CHARACTERS,
     )
 

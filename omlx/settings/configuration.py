@@ -15,8 +15,8 @@ from threading import Lock
 
 from omlx.errors import ConfigError, Reason
 from omlx.settings.file import FileStamp, file_stamp
-from omlx.settings.layers import Layer, Resolution, Source, resolve
-from omlx.settings.schema import Settings, Value, table
+from omlx.settings.layers import Layer, Resolution, resolve
+from omlx.settings.schema import Value
 from omlx.settings.store import Store, StoredSettings
 
 log = logging.getLogger("omlx.settings")
@@ -60,13 +60,6 @@ class LiveConfiguration:
         """Stamps of the files — taken before their last read: no later change is missed."""
         self._lock = Lock()
         self.refresh()
-
-    @classmethod
-    def of(cls, settings: Settings) -> LiveConfiguration:
-        """Treat every non-default value of `settings` as a flag."""
-        values = {name: getattr(settings, name) for name in table()}
-        flags = {name: value for name, value in values.items() if value != table()[name].default}
-        return cls((Layer(Source.CLI, flags),))
 
     def refresh(self) -> Configuration:
         """Read the files and publish their content. Raises ConfigError like `Store.read`."""

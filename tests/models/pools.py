@@ -10,6 +10,7 @@ from omlx.models.catalog.registry import Registry
 from omlx.models.pool.pool import Pool, build_pool
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
+from tests.settings.live import live_configuration
 
 
 def make_pool(
@@ -22,5 +23,5 @@ def make_pool(
     **parts: Any,
 ) -> Pool:
     """Build a pool from `configuration`, or from `settings` alone."""
-    configuration = configuration or LiveConfiguration.of(settings or Settings())
+    configuration = configuration or live_configuration(settings or Settings())
     return build_pool(engine, Catalog(registry, configuration, default), **parts)

@@ -38,6 +38,7 @@ from omlx.server.request.media.images import UrlReader
 from omlx.server.services import Services, Stores, build_services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
+from tests.settings.live import live_configuration
 
 TARGET, DRAFT, HYBRID = "omlx-demo/target", "omlx-demo/draft", "omlx-demo/hybrid"
 DEMO = Registry(
@@ -278,7 +279,7 @@ def omlx(
     `hub` is the environment of downloads. Statistics are stored in `home`, if it is given,
     how prompts begin in `beginnings`.
     """
-    configuration = configuration or LiveConfiguration.of(settings or Settings())
+    configuration = configuration or live_configuration(settings or Settings())
     settings = settings or configuration.current.resolve().settings
     engine = WatchedEngine(calibrates=calibrates)
     engine.start()

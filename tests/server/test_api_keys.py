@@ -24,11 +24,11 @@ from omlx.server.http.guard import ApiKeys
 from omlx.server.journal.journal import Journal
 from omlx.server.request.activity import Activity
 from omlx.server.services import Stores, build_services
-from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.keys import KeyFile
 from omlx.settings.schema import Settings
 from tests.server.dialects import user
 from tests.server.running import DRAFT, HYBRID, OFFLINE, PATIENCE_S, TARGET, Running, serving
+from tests.settings.live import live_configuration
 
 MAIN = "the-main-key"
 SAYS: dict[str, Any] = {"messages": user("a"), "max_tokens": 1}
@@ -62,7 +62,7 @@ def keyed(server: Running, home: Path, main: str | None = MAIN) -> Iterator[Keye
     stores = Stores(Downloads(home, OFFLINE), AnswerStore(home), journal, home)
     services = build_services(server.engine, server.pool, stores, main)
     app = create_app(services, Settings())
-    mount(app, services, LiveConfiguration.of(Settings(home=home)), home)
+    mount(app, services, live_configuration(Settings(home=home)), home)
     with serving(app) as url:
         yield Keyed(url, KeyFile(home), services.activity)
 

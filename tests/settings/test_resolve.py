@@ -31,6 +31,7 @@ from omlx.settings.layers import (
 from omlx.settings.schema import Group, Scope, Setting, Settings, Value, table
 from omlx.settings.store import Store
 from omlx.settings.types import Form
+from tests.settings.live import live_configuration
 
 
 def resolved(flags: list[str], environ: dict[str, str] | None = None) -> Resolution:
@@ -265,6 +266,6 @@ def test_the_settings_of_one_model_are_not_those_of_another(tmp_path: Path) -> N
 
 
 def test_settings_as_a_configuration() -> None:
-    resolution = LiveConfiguration.of(Settings(port=1, draft_model="a")).current.resolve(MODEL)
+    resolution = live_configuration(Settings(port=1, draft_model="a")).current.resolve(MODEL)
     assert (resolution["port"].source, resolution.settings.draft_model) == (Source.CLI, "a")
     assert resolution["host"].source is Source.BUILT_IN
