@@ -48,21 +48,17 @@ MAX_AWAITED: Final = 16
 _DRAFT_ONLY: Final = ("model.drafter_extra", "model.drafter", "model.head_only", "model.gguf_only")
 
 
+@dataclass(frozen=True, slots=True)
 class DraftCompatibility:
     """Cached compatibility of drafts. `timeout_s` limits the wait.
 
     `read` reads a model's tokenizer and raises ModelError.
     """
 
-    def __init__(
-        self,
-        timeout_s: float = TIMEOUT_S,
-        read: Callable[[ModelEntry], Tokenizer] = read_tokenizer,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._read = read
-        self._known: dict[tuple[object, ...], Compatibility] = {}
-        self._checks: dict[str, asyncio.Task[None]] = {}
+    timeout_s: float = TIMEOUT_S
+    read: Callable[[ModelEntry], Tokenizer] = read_tokenizer
+    _known: dict[tuple[object, ...], Compatibility] = field(default_factory=dict)
+    _checks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     async def of(
         self, target: ModelEntry, drafts: Sequence[ModelEntry]
@@ -74,7 +70,7 @@ class DraftCompatibility:
             if check is None or check.done():
                 check = asyncio.create_task(self._compare_tokenizers(target, candidates))
                 self._checks[target.id] = check
-            timeout_s = self._timeout_s if len(candidates) <= MAX_AWAITED else 0
+            timeout_s = self.timeout_s if len(candidates) <= MAX_AWAITED else 0
             await asyncio.wait([check], timeout=timeout_s)
             if check.done():
                 # Raises the error of a failed check.
@@ -121,7 +117,7 @@ class DraftCompatibility:
 
     def _tokenizer(self, entry: ModelEntry) -> Tokenizer | Reason:
         try:
-            return self._read(entry)
+            return self.read(entry)
         except ModelError as error:
             return error.reason
 

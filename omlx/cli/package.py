@@ -76,9 +76,7 @@ def run(arguments: Namespace) -> int:
 def _write(arguments: Namespace, subject: Subject) -> None:
     if subject.entry.path.resolve().is_relative_to(BUNDLED):
         raise ModelError("package.bundled", param=None, path=str(subject.entry.path))
-    bench = None
-    if arguments.from_bench is not None:
-        bench = Path(arguments.from_bench)
+    bench = None if arguments.from_bench is None else Path(arguments.from_bench)
     window, lines = _window(arguments.window, bench)
     draft, registry = model_id(arguments.draft), subject.catalog.registry
     declared = declare_draft(subject.entry, draft, window, registry)
@@ -106,11 +104,8 @@ def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, 
     `--window` takes precedence over a benchmark's result, which is read all the same: invalid
     results are refused. Raises ModelError.
     """
-    chosen = measured = None
-    if text is not None:
-        chosen = window_from(text)
-    if bench is not None:
-        measured = window_from_bench(bench)
+    chosen = None if text is None else window_from(text)
+    measured = None if bench is None else window_from_bench(bench)
     window = chosen or measured
     if window is None:
         return None, []
@@ -141,12 +136,9 @@ def _show(arguments: Namespace, subject: Subject) -> None:
     if not arguments.json:
         sys.stdout.write(_listing(package, config))
         return
-    declares = None
-    if package.declared is not None:
-        declares = strategy_to_json(package.declared)
     record = {
         "model": subject.entry.id,
-        "declares": declares,
+        "declares": None if package.declared is None else strategy_to_json(package.declared),
         "drafters": list(config.drafters),
         "speculation": speculation_to_json(config),
     }
@@ -154,17 +146,16 @@ def _show(arguments: Namespace, subject: Subject) -> None:
 
 
 def _listing(package: Package, config: SpeculationConfig) -> str:
-    rows = []
+    length, sources = config.draft_length, config.sources
+    draft = config.active_draft.id if config.active_draft else "–"
+    rows = [
+        ("strategy", str(config.strategy), sources["speculation"].value),
+        ("drafters", ", ".join(config.drafters) or "–", ""),
+        ("draft", draft, sources["draft_model"].value),
+        ("window", f"{length.initial}, {length.min} to {length.max}", ""),
+    ]
     if isinstance(package.declared, DeclaredDraftModel):
-        rows.append(("declared", str(package.declared.draft), package.default or ""))
-    rows.append(("strategy", str(config.strategy), config.sources["speculation"].value))
-    rows.append(("drafters", ", ".join(config.drafters) or "–", ""))
-    draft = "–"
-    if config.active_draft is not None:
-        draft = config.active_draft.id
-    rows.append(("draft", draft, config.sources["draft_model"].value))
-    length = config.draft_length
-    rows.append(("window", f"{length.initial}, {length.min} to {length.max}", ""))
+        rows.insert(0, ("declared", str(package.declared.draft), package.default or ""))
     reasons = (config.no_draft_reason, *config.warnings)
     lines = [reason.message for reason in reasons if reason is not None]
     if config.missing_draft is not None:

@@ -112,13 +112,13 @@ def estimate(
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Planner:
     """Checks and estimates a requested trial. Loads no model."""
 
-    def __init__(self, engine: EngineThread, pool: Pool, generations: GenerationService) -> None:
-        self._engine = engine
-        self._pool = pool
-        self._generations = generations
+    _engine: EngineThread
+    _pool: Pool
+    _generations: GenerationService
 
     async def plan(
         self,

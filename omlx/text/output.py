@@ -227,13 +227,10 @@ def _as_drafted(pieces: Iterable[Piece]) -> list[Piece]:
 def _merged(pieces: Iterable[Piece]) -> list[OutputEvent]:
     merged: list[Piece] = []
     for piece in pieces:
-        both = None
-        if merged:
-            both = _merge(merged[-1], piece)
-        if both is None:
-            merged.append(piece)
-        else:
+        if merged and (both := _merge(merged[-1], piece)) is not None:
             merged[-1] = both
+        else:
+            merged.append(piece)
     return list(merged)
 
 

@@ -15,7 +15,7 @@ import os
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -52,17 +52,13 @@ class _Opened(NamedTuple):
     server: ToolServer
 
 
+@dataclass(frozen=True, slots=True)
 class Toolbox:
-    """Tools of MCP `servers` (addresses or commands, by name) and of the search at `web`."""
+    """Tools of `mcp` servers (addresses or commands, by name) and of the search at `web`."""
 
-    def __init__(
-        self,
-        servers: Callable[[], Mapping[str, str]],
-        web: Callable[[], SearchAddress | None],
-    ) -> None:
-        self._mcp = servers
-        self._web = web
-        self._open: dict[str, _Opened] = {}
+    mcp: Callable[[], Mapping[str, str]]
+    web: Callable[[], SearchAddress | None]
+    _open: dict[str, _Opened] = field(default_factory=dict)
 
     @property
     def names(self) -> Sequence[str]:
@@ -72,7 +68,7 @@ class Toolbox:
     @property
     def servers(self) -> Mapping[str, str]:
         """Addresses and commands of the MCP servers in the settings, by name."""
-        return self._mcp()
+        return self.mcp()
 
     async def tools(self, server: str) -> Sequence[Tool]:
         """Return the tools of a server. Raises NotFound, ToolFailed."""
@@ -101,8 +97,8 @@ class Toolbox:
         await asyncio.gather(*(server.close() for server in ended))
 
     def _declared(self) -> dict[str, Declared]:
-        web = self._web()
-        return {**self._mcp(), **({} if web is None else {WEB: web})}
+        web = self.web()
+        return {**self.mcp(), **({} if web is None else {WEB: web})}
 
     async def _server(self, name: str) -> ToolServer:
         declared = self._declared().get(name)
