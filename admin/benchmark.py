@@ -116,12 +116,10 @@ class BenchmarkPage:
 
     def _lengths(self, model: str) -> Sequence[tuple[int, int]]:
         """Return each size to choose with its length in tokens, cut to the context. Reads files."""
-        entry = self.pool.entry(model)
-        facts, limit = checkpoint_facts(entry), None
+        entry, limit = self.pool.entry(model), None
         if entry.usable:
             limit = self.pool.speculation(model).settings.max_context
-        bounds = (facts.longest_context, limit or facts.context_length)
-        context = min(filter(None, bounds), default=2 * SIZES[-1])
+        context = checkpoint_facts(entry).context(limit) or 2 * SIZES[-1]
         return list(zip(SIZES, prompt_lengths(context), strict=False))
 
     async def _outcome(self, request: Request, model: str | None = None) -> OutcomeView:

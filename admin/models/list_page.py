@@ -210,8 +210,6 @@ def models_view(
 
 def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
     settings = Settings() if model.speculative is None else model.speculative.settings
-    facts = model.facts
-    lengths = (facts.longest_context, settings.max_context or facts.context_length)
     return ModelRow(
         model.entry,
         replace(model.status, idle_s=None),  # not shown; it would make each view different
@@ -219,7 +217,7 @@ def model_row(model: ModelSnapshot, default: str | None) -> ModelRow:
         model.entry.id == default,
         model_chip(model),
         model.facts.parameters,
-        min(filter(None, lengths), default=None),
+        model.facts.context(settings.max_context),
         settings.alias,
         settings.ttl_seconds,
         model.no_vision,

@@ -40,6 +40,11 @@ class CheckpointFacts:
     no_vision: Reason | None = TEXT_ALONE
     longest_context: int | None = None
 
+    def context(self, limit: int | None) -> int | None:
+        """Return the length in use, in tokens. `limit`: that of the settings."""
+        bounds = (self.longest_context, limit or self.context_length)
+        return min(filter(None, bounds), default=None)
+
 
 NO_FACTS: Final = CheckpointFacts()
 
