@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from time import time
 from typing import Final
@@ -39,7 +39,7 @@ class AppsView:
     `others`: programs outside all groups.
     """
 
-    groups: Sequence[GroupView]
+    groups: Mapping[Kind, Sequence[AppView]]
     others: Sequence[ProgramView]
     context_length: int | None
     no_tools: bool
@@ -144,19 +144,13 @@ class AppView:
     search: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    kind: Kind
-    apps: Sequence[AppView]
-
-
 def group_views(
     endpoint: Endpoint,
     question: str,
     programs: Sequence[Seen],
     now: float,
     omlx: Sequence[str] = (PROGRAM,),
-) -> Sequence[GroupView]:
+) -> dict[Kind, list[AppView]]:
     """Return the apps in groups; `programs` newest first, `omlx` starts this program."""
 
     def view(app: App) -> AppView:
@@ -173,7 +167,7 @@ def group_views(
             search=" ".join(filter(None, (app.name, snippet.file, app.program))).lower(),
         )
 
-    return [GroupView(kind, [view(app) for app in APPS if app.kind is kind]) for kind in Kind]
+    return {kind: [view(app) for app in APPS if app.kind is kind] for kind in Kind}
 
 
 def other_programs(programs: Iterable[Seen], now: float) -> Sequence[ProgramView]:

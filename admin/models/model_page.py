@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fastapi import Request
@@ -16,10 +16,10 @@ from omlx.measure.results import StoredResult
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
 from omlx.server.services import Forecast, PrefixService
-from omlx.settings.schema import STRICT, Settings
+from omlx.settings.schema import STRICT, Group, Settings
 
 from ..settings.page import ProfileRow, SettingsService
-from ..settings.view import FieldGroup, Json, SettingView
+from ..settings.view import Json, SettingView
 from ..trial import Trials
 from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..web.addresses import MODELS, PARTS
@@ -79,7 +79,7 @@ class ModelView:
 
     model: ModelRow
     revision: str = ""
-    advanced: Sequence[FieldGroup] = ()
+    advanced: Mapping[Group, Sequence[SettingView]] = field(default_factory=dict)
     speculation: SpeculationCard | None = None
     trial: TrialCard | None = None
     prefixes: PrefixCard | None = None

@@ -150,12 +150,6 @@ class SettingView:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldGroup:
-    name: str
-    fields: Sequence[SettingView]
-
-
-@dataclass(frozen=True, slots=True)
 class SettingsView:
     """Settings of all models, of a model, or of a `profile`.
 
@@ -171,13 +165,13 @@ class SettingsView:
     applied: Mapping[str, str] | None = None
     profile: str | None = None
 
-    def groups(self, *, without: Collection[str] = ()) -> list[FieldGroup]:
+    def groups(self, *, without: Collection[str] = ()) -> dict[Group, list[SettingView]]:
         """Return all settings except `without`, by group, in the order of the table."""
         fields: dict[Group, list[SettingView]] = {group: [] for group in Group}
         for name, setting in self.settings.items():
             if name not in without:
                 fields[setting.row.meta.group].append(setting)
-        return [FieldGroup(group, listed) for group, listed in fields.items() if listed]
+        return {group: listed for group, listed in fields.items() if listed}
 
     def record(self) -> Json:
         record: Json = {

@@ -27,7 +27,7 @@ ENDPOINT = Endpoint("http://127.0.0.1:8000", "org/model")
 
 def shown(seen: LastSeen, now: float) -> dict[str, ProgramView]:
     groups = group_views(ENDPOINT, "Hello?", seen.programs, now)
-    return {app.id: app.seen for group in groups for app in group.apps if app.seen is not None}
+    return {app.id: app.seen for apps in groups.values() for app in apps if app.seen is not None}
 
 
 def test_the_newest_request_of_a_program_counts_whatever_its_version() -> None:

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from omlx.admin.models.model_page import SETTINGS
-from omlx.admin.settings.view import FieldGroup, SettingsView, SettingView, setting_views
+from omlx.admin.settings.view import SettingsView, SettingView, setting_views
 from omlx.catalog import catalog
 from omlx.machine import machine_bytes
 from omlx.settings.layers import Layer, Source, resolve
-from omlx.settings.schema import Scope, Value, table
+from omlx.settings.schema import Group, Scope, Value, table
 from omlx.settings.store import GLOBAL_FILE, MODELS_FILE, Store
 from tests.admin.running import API, Administered, administered, change
 from tests.server.running import TARGET
@@ -187,11 +187,8 @@ def test_a_number_that_may_be_a_fraction_or_negative_gets_the_full_keyboard() ->
     assert view("presence_penalty").keyboard == "text"
 
 
-def field_names(groups: list[FieldGroup]) -> list[str]:
-    names: list[str] = []
-    for group in groups:
-        names += [field.name for field in group.fields]
-    return names
+def field_names(groups: dict[Group, list[SettingView]]) -> list[str]:
+    return [field.name for fields in groups.values() for field in fields]
 
 
 @pytest.mark.parametrize("scope", [Scope.GLOBAL, Scope.MODEL])
