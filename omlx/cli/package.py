@@ -9,7 +9,7 @@ import json
 import re
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from omlx.catalog import sentence
@@ -39,14 +39,6 @@ from omlx.settings.layers import add_flags
 from omlx.settings.schema import Group
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The model with the package, and all models on this machine."""
-
-    entry: ModelEntry
-    catalog: Catalog
-
-
 def run_arguments(parser: ArgumentParser) -> None:
     actions = {"write": _write, "check": _check, "show": _show}
     for name, command in add_actions(parser, "package", actions):
@@ -68,32 +60,30 @@ def run(arguments: Namespace) -> int:
     live = configured(arguments)
     names = [name for name in (arguments.target, arguments.draft) if name is not None]
     catalog = local_catalog(live, *names)
-    target = catalog.resolve(model_id(arguments.target))
-    arguments.action(arguments, Subject(target, catalog))
+    arguments.action(arguments, catalog.resolve(model_id(arguments.target)), catalog)
     return 0
 
 
-def _write(arguments: Namespace, subject: Subject) -> None:
-    if subject.entry.path.resolve().is_relative_to(BUNDLED):
-        raise ModelError("package.bundled", param=None, path=str(subject.entry.path))
+def _write(arguments: Namespace, target: ModelEntry, catalog: Catalog) -> None:
+    if target.path.resolve().is_relative_to(BUNDLED):
+        raise ModelError("package.bundled", param=None, path=str(target.path))
     bench = None if arguments.from_bench is None else Path(arguments.from_bench)
     window, lines = _window(arguments.window, bench)
-    draft, registry = model_id(arguments.draft), subject.catalog.registry
-    declared = declare_draft(subject.entry, draft, window, registry)
-    _check_visible(declared, subject)
+    declared = declare_draft(target, model_id(arguments.draft), window, catalog.registry)
+    _check_visible(declared, catalog)
     if arguments.name is not None and not re.fullmatch(r"[\w.-]+", arguments.name):
         raise BadRequest("package.name", param="name", name=arguments.name)
     name = arguments.name or declared.draft.repository.rpartition("/")[2].lower()
-    path = write_package(subject.entry.path, declared, name)
+    path = write_package(target.path, declared, name)
     written = sentence("cli.package.written", {"file": path, "draft": str(declared.draft)})
     sys.stdout.write("\n".join([written, *lines, ""]))
 
 
-def _check_visible(declared: DeclaredDraftModel, subject: Subject) -> None:
+def _check_visible(declared: DeclaredDraftModel, catalog: Catalog) -> None:
     """Raise ModelError if the draft is found only because its folder was named."""
     draft = str(declared.draft)
-    entry = find_draft(draft, subject.catalog.registry)
-    without_folders = find_draft(draft, local_catalog(subject.catalog.live).registry)
+    entry = find_draft(draft, catalog.registry)
+    without_folders = find_draft(draft, local_catalog(catalog.live).registry)
     if isinstance(entry, ModelEntry) and isinstance(without_folders, Reason):
         raise ModelError("draft.out_of_sight", param=None, draft=draft, path=str(entry.path))
 
@@ -117,27 +107,26 @@ def _window(text: str | None, bench: Path | None) -> tuple[WindowPolicy | None, 
     return window, lines
 
 
-def _check(arguments: Namespace, subject: Subject) -> None:
-    package = check_package(subject.entry, subject.catalog.registry)
+def _check(arguments: Namespace, target: ModelEntry, catalog: Catalog) -> None:
+    package = check_package(target, catalog.registry)
     for warning in package.warnings:
         sys.stderr.write(f"omlx: {warning.message}\n")
     code = "cli.package.well" if package.declared is not None else "cli.package.nothing"
-    sys.stdout.write(sentence(code, {"model": subject.entry.id, "name": package.default}) + "\n")
+    sys.stdout.write(sentence(code, {"model": target.id, "name": package.default}) + "\n")
 
 
-def _show(arguments: Namespace, subject: Subject) -> None:
-    package = read_package(subject.entry.path)
-    catalog = subject.catalog
-    config = resolve_speculation(subject.entry, catalog.registry, catalog.configuration)
+def _show(arguments: Namespace, target: ModelEntry, catalog: Catalog) -> None:
+    package = read_package(target.path)
+    config = resolve_speculation(target, catalog.registry, catalog.configuration)
     if config.active_draft is not None:
-        problem = draft_problem(subject.entry, config.active_draft)
+        problem = draft_problem(target, config.active_draft)
         if problem is not None:
             config = replace(config, draft=None, reason=problem)
     if not arguments.json:
         sys.stdout.write(_listing(package, config))
         return
     record = {
-        "model": subject.entry.id,
+        "model": target.id,
         "declares": None if package.declared is None else strategy_to_json(package.declared),
         "drafters": list(config.drafters),
         "speculation": speculation_to_json(config),
