@@ -186,7 +186,10 @@ class Splitter(StreamParser):
         return self._pieces
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        raise NotImplementedError
+        self._pieces = []
+        self._emit(self._held)
+        self._held = ""
+        return self._pieces
 
     def _step(self) -> bool:
         """Consume all certain text; return whether the next state may decide more."""
@@ -244,11 +247,9 @@ class ReasoningSplitter(Splitter):
         return self._state is _State.CONTENT and not self._repeats
 
     def finish(self, *, complete: bool = True) -> list[Piece]:
-        self._pieces = []
-        if self._state is not _State.THOUGHT_END:
-            self._emit(self._held)
-        self._held = ""
-        return self._pieces
+        if self._state is _State.THOUGHT_END:
+            self._held = ""
+        return super().finish()
 
     def _step(self) -> bool:
         match self._state:
@@ -325,10 +326,7 @@ class ChannelSplitter(Splitter):
     def finish(self, *, complete: bool = True) -> list[Piece]:
         if not self._matched:
             self._state = CONTENT
-        self._pieces = []
-        self._emit(self._held)
-        self._held = ""
-        return self._pieces
+        return super().finish()
 
     def _step(self) -> bool:
         states = dict(self._transitions.get(self._state, ()))
