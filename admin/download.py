@@ -264,10 +264,7 @@ def results_view(
 
 
 def own_view(
-    snapshots: Sequence[ModelSnapshot],
-    downloads: Sequence[Download],
-    cache: str,
-    free_bytes: int,
+    snapshots: Sequence[ModelSnapshot], downloads: Sequence[Download], cache: str, free_bytes: int
 ) -> OwnView:
     """Return the models of the hub's cache, complete or not, without those in the queue."""
     queued = {download.repository for download in downloads if download.state is not State.DONE}

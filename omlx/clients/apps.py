@@ -229,13 +229,7 @@ APPS: Final = (
     App("cline", "Cline, Roo Code", Kind.OPENAI, openai_address),
     App("continue", "Continue", Kind.OPENAI, openai_address),
     App("curl", "curl", Kind.LIBRARY, curl, ("curl/",)),
-    App(
-        "openai",
-        "OpenAI",
-        Kind.LIBRARY,
-        openai_python,
-        ("OpenAI/Python", "AsyncOpenAI/Python"),
-    ),
+    App("openai", "OpenAI", Kind.LIBRARY, openai_python, ("OpenAI/Python", "AsyncOpenAI/Python")),
     App("openai-js", "OpenAI", Kind.LIBRARY, openai_javascript, ("OpenAI/JS",)),
     App(
         "anthropic",

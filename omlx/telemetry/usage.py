@@ -211,10 +211,7 @@ class Timeline:
     """
 
     def __init__(
-        self,
-        wall: Callable[[], float] = time.time,
-        width_s: int = STEP_S,
-        kept: int = MAX_STEPS,
+        self, wall: Callable[[], float] = time.time, width_s: int = STEP_S, kept: int = MAX_STEPS
     ) -> None:
         self._width_s = width_s
         self._wall = wall

@@ -18,12 +18,7 @@ from omlx.draft_length import MAX_DRAFT_LENGTH
 from omlx.engine.step.masking import allows, with_ids, without_ids
 from omlx.engine.types import TokenMask
 from omlx.text.filters import REASONING, Splitter
-from omlx.text.grammar import (
-    CompiledGrammar,
-    GrammarCompiler,
-    Preamble,
-    StructuredOutput,
-)
+from omlx.text.grammar import CompiledGrammar, GrammarCompiler, Preamble, StructuredOutput
 from omlx.text.mask import GrammarMask
 from omlx.text.reasoning import (
     channel_markers,

@@ -119,10 +119,7 @@ _INKLING: Final[Transitions] = {
 """
 _CHANNELS: Final[Mapping[str, tuple[Transitions, tuple[str, str]]]] = {
     harmony.THOUGHT[0]: (harmony.TRANSITIONS, harmony.THOUGHT),
-    "<|begin|>assistant<|think|>": (
-        _SOLAR,
-        ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
-    ),
+    "<|begin|>assistant<|think|>": (_SOLAR, ("<|think|>", "<|end|><|begin|>assistant<|content|>")),
     "<|content_thinking|>": (
         _INKLING,
         ("<|content_thinking|>", "<|end_message|><|message_model|><|content_text|>"),
@@ -178,10 +175,7 @@ def channel_markers(tokenizer: Tokenizer) -> tuple[str, str] | None:
 
 
 def reasoning_splitter(
-    tokenizer: Tokenizer,
-    functions: Sequence[Mapping[str, Any]] = (),
-    *,
-    thinking: bool = False,
+    tokenizer: Tokenizer, functions: Sequence[Mapping[str, Any]] = (), *, thinking: bool = False
 ) -> Splitter:
     """Return the parser of a model's output that separates reasoning and content.
 

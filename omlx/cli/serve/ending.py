@@ -133,10 +133,7 @@ class Server(uvicorn.Server):
     """A server that calls `ready` once listening, and ends when its engine has died."""
 
     def __init__(
-        self,
-        config: uvicorn.Config,
-        monitor: EngineMonitor,
-        ready: Callable[[], None],
+        self, config: uvicorn.Config, monitor: EngineMonitor, ready: Callable[[], None]
     ) -> None:
         super().__init__(config)
         config.timeout_graceful_shutdown = DRAIN_S + _CANCEL_S

@@ -18,13 +18,7 @@ from typing import Any, Final
 
 import regex
 
-from omlx.text.calls.arguments import (
-    Notation,
-    TagArguments,
-    TagRules,
-    object_rules,
-    repeated,
-)
+from omlx.text.calls.arguments import Notation, TagArguments, TagRules, object_rules, repeated
 from omlx.text.calls.format import NAME, CallFormat, Incomplete, Tools
 from omlx.text.calls.values import argument_types, parse_json, typed_value
 from omlx.text.schema import COMBINED, NOTES, SHARED, Schema, SchemaTypes, embedded, properties_of

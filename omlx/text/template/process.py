@@ -194,11 +194,7 @@ def _job(
     tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
 ) -> TemplateJob:
     inner = tokenizer._tokenizer
-    variables = {
-        **inner.special_tokens_map,
-        "enable_thinking": tokenizer.has_thinking,
-        **given,
-    }
+    variables = {**inner.special_tokens_map, "enable_thinking": tokenizer.has_thinking, **given}
     template = inner.get_chat_template(tools=variables.get("tools"))
     copies = [dict(message) for message in messages]
     return TemplateJob(template, copies, variables, MAX_SECONDS)

@@ -244,11 +244,7 @@ def separate_images(
 
 
 def encode_images(
-    tokenizer: Tokenizer,
-    text: str,
-    images: Images,
-    placer: ImagePlacer,
-    context_length: int,
+    tokenizer: Tokenizer, text: str, images: Images, placer: ImagePlacer, context_length: int
 ) -> tuple[tuple[int, ...], Spans]:
     """Return a rendered prompt's ids with those of its images, and the image spans.
 
@@ -289,10 +285,7 @@ def template_prompt(
 
     Raises BadRequest with the template's own error.
     """
-    messages = [
-        {"role": "query", "content": query},
-        {"role": "document", "content": document},
-    ]
+    messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
     if instruction is not None:
         messages.insert(0, {"role": "system", "content": instruction})
     with _template_errors("model"):
