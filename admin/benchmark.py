@@ -25,12 +25,12 @@ from omlx.measure.benchmark import SIZES, Benchmark, prompt_lengths
 from omlx.measure.results import stale
 from omlx.measure.runner import Measurements, State
 from omlx.models.pool.pool import Pool
+from omlx.server.http.transport import Json
 from omlx.server.request.fields import Body
 
 from .benchmark_view import MEASURES, rate_of, table
 from .models.list_page import SECTION
 from .models.model_snapshot import checkpoint_facts, suggested
-from .settings.view import Json
 from .web import formats
 from .web.addresses import BENCHMARK, PARTS
 from .web.pages import Pages, page

@@ -37,14 +37,14 @@ from omlx.models.catalog.package import (
     declare_draft,
     write_package,
 )
-from omlx.server.http.transport import EventStream
+from omlx.server.http.transport import EventStream, Json
 from omlx.server.request.dialect import event_data
 from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Scope, Value
 
 from .login import Gate
-from .settings.view import Json, applied
+from .settings.view import applied
 from .trial_view import estimate_record, report_record, stored_record
 from .web.preferences import Strict, language_of
 

@@ -11,8 +11,8 @@ from omlx.errors import Reason
 from omlx.measure.planning import MAX_DRAFTS, Estimate
 from omlx.measure.results import Conditions, StoredResult, stale
 from omlx.measure.samples import PLAIN, render_verdict
+from omlx.server.http.transport import Json
 
-from .settings.view import Json
 from .web import formats
 
 

@@ -17,8 +17,7 @@ from omlx.measure.sample import NOTABLE
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.hub.offer import Companion
 from omlx.records import RequestStats, sum_drafters
-
-from ..settings.view import Json
+from omlx.server.http.transport import Json
 
 Compatibility: TypeAlias = Reason | None
 """Why a draft does not fit; None if it does."""

@@ -26,9 +26,9 @@ from omlx.models.hub.offer import known_draft
 from omlx.models.pool.footprint import weight_bytes
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.speculation import SpeculationConfig
+from omlx.server.http.transport import Json
 from omlx.text.tokens import Tokenizer
 
-from ..settings.view import Json
 from .draft_picker import (
     Compatibility,
     DraftChoice,

@@ -22,13 +22,12 @@ from omlx.models.pool.served import KVCacheFacts, ModelStatus, State
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import acceptance_rate
 from omlx.server.endpoints import status
-from omlx.server.http.transport import while_connected
+from omlx.server.http.transport import Json, while_connected
 from omlx.server.request.generation_request import GenerationRequest
 from omlx.server.services import ExactnessService, PrefixService
 from omlx.settings.layers import Source
 from omlx.settings.schema import Settings
 
-from ..settings.view import Json
 from ..web.addresses import MODELS, PARTS
 from ..web.pages import Pages, page
 from ..web.preferences import Strict

@@ -15,11 +15,12 @@ from omlx.exactness import ExactnessClaim
 from omlx.measure.results import StoredResult
 from omlx.models.pool.speculation import SpeculationConfig
 from omlx.records import BeginningStats, PrefixStats
+from omlx.server.http.transport import Json
 from omlx.server.services import Forecast, PrefixService
 from omlx.settings.schema import STRICT, Group, Settings
 
 from ..settings.page import ProfileRow, SettingsService
-from ..settings.view import Json, SettingView
+from ..settings.view import SettingView
 from ..trial import Trials
 from ..trial_view import OutcomeView, TrialCard, outcome_view, trial_card
 from ..web.addresses import MODELS, PARTS

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from omlx.errors import BadRequest, ModelError, NotFound, Reason, optional_reason
 from omlx.machine import machine_bytes
@@ -20,13 +20,12 @@ from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
+from omlx.server.http.transport import Json
 from omlx.settings.layers import Layer, Resolution, Source, to_json
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 from omlx.settings.types import Form, size_text
 
 from ..web.formats import memory
-
-Json = dict[str, Any]
 
 CONFIRMED: Final = frozenset({"trust_remote_code", "mcp_server"})
 """Settings that run programs of others; turning them on requires a confirmation."""

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import product
 from math import isnan
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from omlx.engine.memory import stepped
 from omlx.engine.piece import ModelRoom
@@ -24,6 +24,7 @@ from omlx.measure.runner import Measurement, Runner, State, Streams, stop_bias
 from omlx.measure.sample import Spread, rotate
 from omlx.measure.texts import prompts_of_length
 from omlx.models.pool.served import ServedModel
+from omlx.server.http.transport import Json
 
 SIZES: Final = (1024, 4096, 16_384, 32_768, 65_536, 131_072)
 """Prompt lengths in tokens."""
@@ -39,8 +40,6 @@ PREFILL_SPEEDUP: Final = 8
 CALIBRATION_LOOKS: Final = 30
 LOOK_S: Final = 2.0
 """Seconds between looks. A question begins again the time after which an engine is idle."""
-
-Json = dict[str, Any]
 
 
 class Mode(StrEnum):

@@ -12,7 +12,6 @@ import httpx
 import pytest
 from markupsafe import escape
 
-from omlx.admin.settings.view import Json
 from omlx.admin.trial_view import (
     OutcomeView,
     charts,
@@ -32,6 +31,7 @@ from omlx.measure.texts import Kind
 from omlx.measure.trial import Plan, Trial
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
+from omlx.server.http.transport import Json
 from omlx.settings.store import Store
 from tests.admin.running import API, Administered, administered
 from tests.server.media.pictures import some_uri

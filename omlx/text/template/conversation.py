@@ -16,9 +16,8 @@ from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from omlx.errors import Reason
-from omlx.text.template.abilities import TemplateAbilities
+from omlx.text.template.abilities import Message, TemplateAbilities
 
-Message: TypeAlias = Mapping[str, Any]
 Content: TypeAlias = str | list[dict[str, Any]]
 """Content of a message: a text, or parts, which are texts and images in their order."""
 Messages: TypeAlias = list[dict[str, Any]]
