@@ -108,7 +108,8 @@ FEATURES: Final[dict[str, str]] = {
         omlx/__ omlx/catalog omlx/errors omlx/exactness omlx/power
         omlx/cli/ tests/cli/ tests/service/
         omlx/machine omlx/clients/ tests/test_power tests/test_installation tests/clock
-        tests/lanes tests/processes tests/wheel tests/conftest tests/schemas tests/__init__""",
+        tests/lanes tests/processes tests/refusals tests/wheel tests/conftest tests/schemas
+        tests/__init__""",
     "dashboard: other pages": "admin/ tests/admin/ tests/js/ omlx/tools/ tests/tools/",
     "rules of the project": "tests/project/",
 }

@@ -80,7 +80,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def random_head(kind: str, family: str) -> BorrowedHead:
     """A drafter of random weights for the zoo's target of a family."""
     parts = parts_of(model(family))
-    assert parts is not None
     head, _ = open_drafter(HEADS[family] if kind == "mtp" else CONFIGS[kind], {}, parts)
     module: Any = head.module
     randomise(module, 3, 1.0)
@@ -99,7 +98,6 @@ def save_drafter(kind: str, name: str, folder: Path) -> None:
     target, saved, _ = open_model(folder, "float32", trusted=False)
     width = (saved.get("text_config") or saved)["vocab_size"]
     parts = parts_of(target)
-    assert parts is not None
     depth = len(parts.body.layers)
     config = _widened(HEADS[name] if kind == "mtp" else CONFIGS[kind], width)
     if kind == "eagle":

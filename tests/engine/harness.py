@@ -287,7 +287,6 @@ def decode(target: nn.Module, of: Request) -> list[int]:
     )
     if len(tokens) > 1:
         target(mx.array([tokens[:-1]]), cache=cache)
-    assert of.max_tokens is not None
     for _ in range(of.max_tokens):
         logits = next_logits(target, cache, mx.array([tokens[-1:]]))[None]
         history = (

@@ -53,7 +53,6 @@ class PlainHead(nn.Module):
 def random_head(family: str, layers: int = 1) -> Any:
     """A head of random weights: of the family's own layers where it can have one."""
     parts = parts_of(model(family))
-    assert parts is not None
     mx.random.seed(5)
     head = (
         HeadModule(family, parts.text.args, layers)
@@ -80,7 +79,6 @@ class Observed(HeadDrafter):
         draft_ids: Sequence[int] | None = None,
     ) -> None:
         parts = parts_of(model(family))
-        assert parts is not None
         shortlist = None
         if draft_ids is not None:
             shortlist = Shortlist(mx.array(draft_ids, mx.int32), parts.output)

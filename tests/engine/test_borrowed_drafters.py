@@ -203,7 +203,6 @@ def test_a_block_costs_one_pass_however_long_it_is() -> None:
 def test_taps_note_what_the_layers_return(family: str) -> None:
     """Compared with a target that ends behind the layer."""
     parts = parts_of(model(family))
-    assert parts is not None
     body: Any = parts.body
     tokens = mx.array([prompt(9), prompt(9, salt=1)])
     taps = Taps(body, body.layers, (2, 0))

@@ -39,7 +39,6 @@ def test_a_wider_pass_costs_more_than_one_token_and_never_less_than_a_narrower_o
     chip: str, form: str
 ) -> None:
     costs = relative_costs(chip, [FORMS[form]])
-    assert costs is not None
     assert costs(1) == 1.0
     widths = [costs(width) for width in range(1, CONFIG.widest_window + 1)]
     assert all(below <= above for below, above in pairwise(widths))
@@ -69,7 +68,6 @@ def test_early_chips_read_the_weights_for_each_row_up_to_a_matrix_product(
     chip: str, layer: LayerWeights, limit: int
 ) -> None:
     costs = relative_costs(chip, [layer])
-    assert costs is not None
     assert [costs(width) for width in range(1, limit + 1)] == list(range(1, limit + 1))
     assert costs(BLOCK) == limit
     assert costs(BLOCK + 1) == 2 * limit
@@ -77,16 +75,12 @@ def test_early_chips_read_the_weights_for_each_row_up_to_a_matrix_product(
 
 def test_later_chips_read_the_weights_once_for_several_rows() -> None:
     early, late, newest = (relative_costs(f"applegpu_g{n}s", [LARGE]) for n in (14, 16, 17))
-    assert early is not None
-    assert late is not None
-    assert newest is not None
     for width in (3, 4, 5):
         assert newest(width) <= late(width) < 0.52 * early(width)
 
 
 def test_layers_count_by_their_bytes() -> None:
     costs = relative_costs("applegpu_g13s", [LARGE, SMALL])
-    assert costs is not None
     share = LARGE.nbytes / (LARGE.nbytes + SMALL.nbytes)
     assert costs(10) == pytest.approx(6 * share + 10 * (1 - share))
 
@@ -105,7 +99,6 @@ def test_sizes_of_layers_are_those_before_they_were_quantized() -> None:
 @pytest.mark.parametrize(("name", "experts"), [("llama", False), ("qwen3_moe", True)])
 def test_layers_of_experts_are_told_apart(name: str, experts: bool) -> None:
     target = model(name)
-    assert isinstance(target, nn.Module)
     assert any(layer.experts for layer in layer_weights(target)) is experts
 
 

@@ -195,7 +195,6 @@ class Short(Known):
         draft = super().draft(row, limit)
         if draft is None or row.request.id != "b":
             return draft
-        assert draft.tokens is not None
         array: Any = mx.array(draft.tokens[:-1], mx.uint32)
         return Draft(self.name, draft.n, array=array)
 

@@ -251,7 +251,6 @@ def test_a_device_that_ignores_work_is_lost_at_once() -> None:
     with failing("decode", 3, IGNORED) as device:
         bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
         bench.submit(named("a", "plain")).until(lambda: DEVICE.seen > 0)
-        assert DEVICE.lost is not None
         assert DEVICE.lost.params["kind"] == FaultKind.IGNORED
 
 

@@ -60,7 +60,6 @@ class Watched(Bench):
     @property
     def drafter(self) -> DraftModel:
         (drafter,) = self.loop.scheduler.speculator.drafters
-        assert isinstance(drafter, DraftModel)
         return drafter
 
     def step(self) -> list[Any]:
@@ -260,11 +259,9 @@ def test_the_end_that_is_looked_at_is_that_of_the_text_so_far() -> None:
     (row,) = bench.loop.scheduler.running
     drafter = draft_of(bench)
     clause = ADAPTIVE.strategy.clause("draft")
-    assert clause is not None
     for _ in range(2):
         drafter.drop(row.id)
         proposal = drafter.propose(row, 4, clause)
-        assert proposal is not None
         assert proposal.lag == LOOK_BACK
         assert proposal.skipped == len(row.tokens) - LOOK_BACK
         bench.step()

@@ -75,7 +75,6 @@ def test_a_step_hangs_beyond_its_bound_and_not_before(watched: Watched) -> None:
     watched.begin(loop_with({1: 0.01, 16: 0.02}))
     assert watched.look_for(BOUNDS.known_s) is None
     failure = watched.look_for(1.0)
-    assert failure is not None
     assert failure.code == "engine.hung"
     assert failure.params == {"seconds": 60, "limit": 60}
     assert failure.status == 503
@@ -84,7 +83,6 @@ def test_a_step_hangs_beyond_its_bound_and_not_before(watched: Watched) -> None:
 def test_slow_steps_may_take_twenty_times_their_estimate(watched: Watched) -> None:
     loop = loop_with({1: 10.0, 16: 12.0})
     estimate = step_estimate(loop)
-    assert estimate is not None
     assert estimate >= 12.0
     watched.begin(loop)
     assert watched.look_for(SLOWER * estimate - 1.0) is None
@@ -126,8 +124,6 @@ def test_the_estimate_of_a_prompt_is_that_of_its_chunk_once_one_was_measured() -
     assert step_estimate(loop) is None
     loop.cost_model.target.learn_chunk(200, 200, 4.0)
     estimate = step_estimate(loop)
-    assert decoding is not None
-    assert estimate is not None
     assert estimate > 1.0 > decoding
 
 
@@ -147,8 +143,6 @@ def test_a_model_that_was_unloaded_is_not_kept_in_memory(watched: Watched) -> No
     watched.heartbeat.begin(loop)
     watched.watchdog.look()
     work = watched.heartbeat.work
-    assert work is not None
-    assert work.loop is not None
     assert work.loop() is loop
     del loop
     assert work.loop() is None

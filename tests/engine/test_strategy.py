@@ -9,6 +9,7 @@ import pytest
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.strategy import AUTO, DRAFT, NGRAM, OFF, Clause, Strategy, parse
 from omlx.errors import BadRequest
+from tests.refusals import refused
 
 EIGHT = Clause("ngram", draft_length=DraftLength(max=8))
 CHAIN = Strategy(
@@ -94,12 +95,10 @@ def test_names_of_others_are_read_and_noted(name: str, meant: str) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_column(text: str, code: str, at: str) -> None:
-    with pytest.raises(BadRequest) as caught:
+    column = (text.rindex(at) if at else len(text)) + 1
+    with refused(BadRequest, f"strategy.{code}", f"Column {column}:", column=column) as caught:
         parse(text, "draft_strategy")
-    error = caught.value
-    assert (error.code, error.param) == (f"strategy.{code}", "draft_strategy")
-    assert error.params["column"] == (text.rindex(at) if at else len(text)) + 1
-    assert error.message.startswith(f"Column {error.params['column']}:")
+    assert caught.value.param == "draft_strategy"
 
 
 def test_draft_means_the_draft_that_is_set() -> None:

@@ -14,7 +14,7 @@ from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
 from omlx.engine.types import Event, Failed, Finished, FinishReason, Request, TokensCommitted
-from omlx.errors import EngineDead, EngineError
+from omlx.errors import EngineDead
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
 
@@ -83,7 +83,6 @@ def test_events_arrive_at_the_sink_on_the_engine_thread(thread: EngineThread) ->
         thread.submit("m", ask(f"{i}", first=10 * i), listener)
     for i, listener in enumerate(listeners):
         last = listener.last()
-        assert isinstance(last, Finished)
         assert last.reason is FinishReason.LENGTH
         assert listener.tokens == list(range(10 * i + 1, 10 * i + 7))
         assert listener.threads == {"omlx-engine"}
@@ -108,7 +107,6 @@ def test_a_cancelled_request_hears_of_its_end(thread: EngineThread) -> None:
     listener.begun()
     thread.cancel("a")
     last = listener.last()
-    assert isinstance(last, Finished)
     assert last.reason is FinishReason.CANCELLED
     thread.cancel("a")
     thread.cancel("unknown")
@@ -123,7 +121,6 @@ def test_a_refused_request_hears_why(thread: EngineThread) -> None:
     listener = Listener()
     thread.submit("m", request("long", (1,) * (LONG.context_length + 1)), listener)
     last = listener.last()
-    assert isinstance(last, Failed)
     assert last.error.code == "engine.prompt_too_long"
 
 
@@ -163,7 +160,6 @@ def test_a_second_request_of_an_open_id_leaves_the_first_alone(thread: EngineThr
     first.begun()
     thread.submit("m", ask("a", max_tokens=2), second)
     failed = second.last()
-    assert isinstance(failed, Failed)
     assert failed.error.code == "engine.duplicate"
     assert len(second.events) == 1
     thread.cancel("a")
@@ -212,7 +208,6 @@ def test_the_threads_death_fails_open_requests_and_whatever_comes_later() -> Non
     listener, late = Listener(), Listener()
     kill(thread, listener)
     last = listener.last()
-    assert isinstance(last, Failed)
     assert isinstance(last.error, EngineDead)
     assert last.error.code == "engine.dead"
     assert last.error.params == {"detail": "MemoryError"}, "its text is for the log alone"
@@ -235,11 +230,9 @@ def test_stop_ends_the_thread_and_fails_what_is_open() -> None:
     thread.submit("m", endless(), listener)
     listener.begun()
     thread.stop()
-    last = listener.last()
-    assert isinstance(last, Failed | Finished)
+    listener.last()
     assert isinstance(thread.failure, EngineDead)
     assert thread.failure.code == "engine.stopped"
-    assert isinstance(thread.failure, EngineError)
     with pytest.raises(EngineDead):
         thread.call(lambda: 1)
 
@@ -327,7 +320,6 @@ def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
 
     thread.submit("m", filling, interrupt)
     ended = background.last()
-    assert isinstance(ended, Finished)
     assert ended.reason is FinishReason.CANCELLED
     assert len(background.events) <= 4  # of the chunks, one more is in flight
     assert isinstance(other.last(), Finished)
@@ -335,13 +327,11 @@ def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
     again = Listener()
     thread.submit("m", replace(filling, id="again"), again)
     ended = again.last()
-    assert isinstance(ended, Finished)
     assert (ended.reason, ended.stats.cached_n > 0) == (FinishReason.LENGTH, True)
     thread.submit("m", endless(), Listener())
     late = Listener()
     thread.submit("m", replace(filling, id="late"), late)
     refused = late.last()
-    assert isinstance(refused, Failed)
     assert refused.error.code == "engine.busy"
     thread.stop()
 
@@ -349,7 +339,6 @@ def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
 def test_the_heartbeat_names_the_work_in_progress(thread: EngineThread) -> None:
     serve(thread)
     work = thread.call(lambda: thread.heartbeat.work).result(PATIENCE_S)
-    assert work is not None
     assert work.loop is None
     seen: list[EngineLoop | None] = []
     listener = Listener()
@@ -399,7 +388,6 @@ def test_open_requests_can_be_failed_while_the_thread_serves_others(thread: Engi
     thread.fail_open(EngineDead("engine.stopped"))
     for listener in listeners:
         last = listener.last()
-        assert isinstance(last, Failed)
         assert last.error.code == "engine.stopped"
     late = Listener()
     thread.submit("m", ask("late"), late)

@@ -95,8 +95,6 @@ def test_where_the_system_does_not_say_nothing_is_busy(monkeypatch: pytest.Monke
 
 def test_the_times_of_this_machine_add_up() -> None:
     before, now = read(), read()
-    assert before is not None
-    assert now is not None
     assert 0 < before.idle < before.total <= now.total
     assert 0 < before.own <= now.own < now.total - now.idle
 

@@ -72,7 +72,6 @@ def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) ->
     store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
     trial.save(store, 2.0, EARLIER.conditions)
     history = store.trials("org/model")
-    assert history.report is not None
     assert (history.report.at, history.drafts) == (2.0, {DRAFT: EARLIER})
     judged = verdict(samples, configurations([DRAFT]), KINDS)
     assert (judged.code, judged.configuration) == ("trial.verdict.busy", None)
@@ -237,7 +236,6 @@ def test_a_draft_that_is_no_faster_than_prompt_lookup_is_not_recommended() -> No
     result = judged({NGRAM: steady(1.8, 1.0), ALONE: steady(1.8, 1.0), AUTO: steady(1.84, 1.0)})
     assert result.code == "trial.verdict.ngram"
     assert result.configuration == NGRAM
-    assert result.configuration is not None
     assert result.configuration.changes == {"speculation": "ngram", "draft_model": None}
 
 

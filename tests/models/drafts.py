@@ -117,7 +117,6 @@ def draft_states(
         pool = make_pool(engine, scan(folder), Settings(**settings), default=BIG)
         watcher = DraftWatcher(pool, lambda: scan(folder), fetch)
         (await pool.lease()).release()
-        assert pool.last_used is not None
         seen = [draft_state(pool)]
         for _ in range(2):
             if arrives:
@@ -131,7 +130,6 @@ def draft_states(
 
 
 def draft_state(pool: Pool) -> object:
-    assert pool.last_used is not None
     return pool.last_used.draft or (
         pool.last_used.no_draft_reason.code if pool.last_used.no_draft_reason else None
     )

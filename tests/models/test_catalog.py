@@ -19,6 +19,7 @@ from omlx.settings.layers import Layer, Source
 from omlx.settings.store import Store
 from tests.models.pools import make_pool
 from tests.models.trees import model
+from tests.refusals import refused
 
 CODE = "from mlx_lm.models.llama import Model, ModelArgs\n"
 
@@ -50,9 +51,8 @@ def test_ids_go_before_aliases_and_aliases_before_short_names(
 def test_a_name_of_two_models_names_neither(tmp_path: Path, registry: Registry) -> None:
     catalog = catalog_of(tmp_path, registry, big="mine", small="mine")
     for name in ("mine", "big"):
-        with pytest.raises(NotFound) as caught:
+        with refused(NotFound, "model.ambiguous"):
             catalog.resolve(name)
-        assert caught.value.code == "model.ambiguous"
 
 
 def test_a_restricted_request_learns_of_no_other_model(tmp_path: Path, registry: Registry) -> None:
@@ -63,13 +63,12 @@ def test_a_restricted_request_learns_of_no_other_model(tmp_path: Path, registry:
         with restricted_to(patterns):
             assert catalog.resolve(allowed).id == "one/small"
             for name in ("big", "one/big", "one/broken", "one/none"):
-                with pytest.raises(NotFound) as caught:
+                with refused(NotFound, "model.not_allowed") as caught:
                     catalog.resolve(name)
-                assert caught.value.code == "model.not_allowed"
                 assert caught.value.params == {"model": name}
-            with pytest.raises(BadRequest) as unnamed:
+            with refused(BadRequest, "model.none") as unnamed:
                 catalog.resolve(fallback="one/big")
-            assert (unnamed.value.code, unnamed.value.params) == ("model.none", {})
+            assert unnamed.value.params == {}
             assert catalog.resolve(fallback="one/small").id == "one/small"
     assert catalog.unmatched(["mine", "two/*", "three/*", "*"]) == ["three/*"]
 
@@ -136,16 +135,13 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(
 ) -> None:
     catalog = catalog_of(tmp_path, registry)
     catalog.live.patch({"temperature": 0.5}, "one/small", "fast")
-    with pytest.raises(NotFound) as caught:
-        catalog.resolve(name)
+    known = {"ids": "one/small, one/small:fast"}
     if name == "small:fast:fast":  # no model is called small:fast
-        assert (caught.value.code, caught.value.params["model"]) == ("model.not_found", name)
-    else:
-        assert caught.value.code == "model.no_profile"
-        assert caught.value.params["ids"] == "one/small, one/small:fast"
-    with pytest.raises(NotFound) as caught:
+        known = {"model": name}
+    with refused(NotFound, "model.no_profile" if "ids" in known else "model.not_found", **known):
+        catalog.resolve(name)
+    with refused(NotFound, "model.ambiguous"):
         catalog.resolve("big:fast")
-    assert caught.value.code == "model.ambiguous"
 
 
 def test_a_key_without_a_model_learns_nothing_of_its_profiles(
@@ -155,9 +151,8 @@ def test_a_key_without_a_model_learns_nothing_of_its_profiles(
     catalog.live.patch({"temperature": 0.5}, "one/small", "fast")
     with restricted_to(["two/*"]):
         for name in ("small", "small:fast", "small:slow"):
-            with pytest.raises(NotFound) as caught:
+            with refused(NotFound, "model.not_allowed"):
                 catalog.profile(name)
-            assert caught.value.code == "model.not_allowed"
     with restricted_to(["one/*"]):
         assert catalog.profile("small:fast") is not None
 
@@ -207,9 +202,8 @@ def test_the_alias_of_an_unusable_model_says_why(tmp_path: Path) -> None:
     model(tmp_path / "models/one/odd", {"model_type": "odd"})
     registry = scan_places([Folder("here", tmp_path / "models")])
     catalog = catalog_of(tmp_path, registry, odd="mine")
-    with pytest.raises(ModelError) as caught:
+    with refused(ModelError, "model.unsupported"):
         catalog.resolve("mine")
-    assert caught.value.code == "model.unsupported"
     assert catalog.entry("mine").id == "one/odd"
 
 
@@ -243,9 +237,8 @@ def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None
     engine = EngineThread()
     engine.start()
     try:
-        with pytest.raises(ModelError) as caught:
+        with refused(ModelError, "model.remote_code"):
             asyncio.run(lease())
-        assert caught.value.code == "model.remote_code"
         assert not (tmp_path / "ran").exists()
         asyncio.run(lease(Layer(Source.CLI, {"trust_remote_code": True})))
         assert (tmp_path / "ran").exists()

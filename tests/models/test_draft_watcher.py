@@ -95,12 +95,10 @@ async def test_a_failed_download_is_tried_once_and_reported(
     watcher = DraftWatcher(pool, lambda: scan(folder), fetch)
     (await pool.lease()).release()
     missing = pool.speculation(BIG).missing_draft
-    assert missing is not None
     assert (missing.size_bytes, missing.failed) == (1234, None)
     await watcher.check()
     await watcher.check()
     missing = pool.speculation(BIG).missing_draft
-    assert missing is not None
     assert (missing.failed, len(fetch.references)) == (failure, 1)
     await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 

@@ -66,7 +66,6 @@ def logits(config: dict[str, Any]) -> mx.array:
 def rope_part(config: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a configuration that has the keys of its text model."""
     part = config.get("text_config", config)
-    assert isinstance(part, dict)
     return part
 
 
@@ -271,7 +270,6 @@ def test_a_parameter_that_would_be_ignored_is_the_reason_in_the_list(tmp_path: P
     config = {"model_type": "mixtral", "rope_scaling": YARN}
     entry = only(model(tmp_path / "m", config))
     assert code(entry) == "model.rope"
-    assert entry.reason is not None
     assert "yarn" in entry.reason.message
 
 

@@ -57,7 +57,6 @@ def code(result: SpeculationConfig) -> str | None:
 
 def test_a_declared_draft_on_disk_is_active(root: Path) -> None:
     result = found(root)
-    assert result.active_draft is not None
     assert result.active_draft.id == "org/small"
     assert result.sources["draft_model"] == Source.PACKAGE
     assert code(result) is None
@@ -71,16 +70,13 @@ def test_sources_above_the_package_choose_the_draft(root: Path) -> None:
     store = Store(root / "home", check_value)
     store.patch({"draft_model": "org/all", "draft_max": 4})
     result = found(root)
-    assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/all", Source.GLOBAL)
     assert result.draft_length == DraftLength(min=2, initial=4, max=4)
     store.patch({"draft_model": "own", "num_draft_tokens": 3}, "org/big")
     result = found(root)
-    assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/own", Source.MODEL)
     assert result.draft_length.fixed is not None
     result = found(root, draft_model="flag", draft_min=7)
-    assert result.draft is not None
     assert (result.draft.id, result.sources["draft_model"]) == ("org/flag", Source.CLI)
     assert result.draft_length.max == 7
 
@@ -149,7 +145,6 @@ def test_names_may_contain_spaces_and_punctuation(root: Path, name: str) -> None
     model(root / "models" / name)
     package(root / "models/org/big", {"one": {"type": "draft-model", "draft_model": name}})
     result = found(root)
-    assert result.draft is not None
     assert result.draft.id == name
     assert Reference.parse(f"{name}:4bit@v1") == Reference(name, "4bit", "v1")
 
@@ -179,7 +174,6 @@ def test_revisions_in_the_hubs_cache(root: Path) -> None:
         (f"@{'f' * 40}", other),
     ):
         result = found(root, cache, draft_model=f"org/cached{name}")
-        assert result.draft is not None
         assert result.draft.path == path
     (root / "hub/models--org--cached/refs/bytes").write_bytes(b"\xff")
     (root / "hub/models--org--cached/refs/nothing").write_bytes(b"\0")

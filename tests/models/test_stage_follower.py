@@ -18,6 +18,7 @@ from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.stages import FollowerStage, check_counts, check_rooms, split_layers
+from tests.refusals import refused
 from tests.server.running import TARGET
 
 LEADERS = BUNDLED / TARGET
@@ -47,9 +48,8 @@ def test_it_reads_its_own_layers_only() -> None:
 
 
 def test_another_model_is_refused() -> None:
-    with pytest.raises(StageError) as refusal:
+    with refused(StageError, "stage.other_model"):
         tell(stage(), Kind.CHECK, model="org/other", fingerprint={})
-    assert refusal.value.code == "stage.other_model"
 
 
 def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -62,15 +62,13 @@ def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_without_a_model_there_are_no_lanes() -> None:
-    with pytest.raises(StageError) as refusal:
+    with refused(StageError, "stage.protocol"):
         tell(stage(), Kind.LANE)
-    assert refusal.value.code == "stage.protocol"
 
 
 def test_what_only_a_leader_receives_is_refused() -> None:
-    with pytest.raises(StageError) as refusal:
+    with refused(StageError, "stage.protocol"):
         tell(stage(), Kind.REPLY)
-    assert refusal.value.code == "stage.protocol"
 
 
 def test_a_model_is_left_with_its_last_lane_and_not_with_one_of_the_model_before() -> None:
@@ -109,9 +107,8 @@ def test_layers_follow_memory() -> None:
 
 
 def test_fewer_layers_than_ranks_are_refused() -> None:
-    with pytest.raises(StageError) as refusal:
+    with refused(StageError, "stage.too_many", layers=2, ranks=3):
         split_layers([10, 10], 0, [1, 1, 1])
-    assert refusal.value.params == {"layers": 2, "ranks": 3}
 
 
 @pytest.mark.parametrize("counts", [(2,), (3, 1, 1), (4, 0), (2, 3)])
@@ -134,7 +131,5 @@ def test_one_changed_byte_in_the_middle_changes_the_fingerprint(tmp_path) -> Non
 
 def test_a_rank_without_room_is_named_with_both_sizes() -> None:
     check_rooms([2 << 30, 3 << 30], [2 << 30, 3 << 30], ["here", "there"])
-    with pytest.raises(StageError) as refusal:
+    with refused(StageError, "stage.no_room", rank=1, host="there", need_gb=3.0, room_gb=2.0):
         check_rooms([1 << 30, 3 << 30], [4 << 30, 2 << 30], ["here", "there"])
-    assert refusal.value.code == "stage.no_room"
-    assert refusal.value.params == {"rank": 1, "host": "there", "need_gb": 3.0, "room_gb": 2.0}

@@ -142,7 +142,6 @@ def test_what_was_stored_is_there_after_a_kill(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITE, str(tmp_path)]
     for _ in range(3):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
             written = [int(writer.stdout.readline()) for _ in range(10)]
             writer.kill()
         stored = {id for (id,) in homes.rows(tmp_path, "select id from receipts")}

@@ -104,6 +104,5 @@ def test_a_small_file_system(small_disk: Path) -> None:
         with started("llama", small_disk) as bench:
             ask(bench, *range(12))
             off = stats(bench).off
-            assert off is not None
             assert off.code in ("prefix.disk.off.failed", "prefix.disk.daily")
             assert stats(bench).damaged == 0

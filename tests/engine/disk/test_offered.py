@@ -144,7 +144,6 @@ def test_pieces_share_what_holds_them_and_others_are_copied() -> None:
         saved = kept.to_record(
             RecordId("rows", start, stop, b"", b""), Piece(id, "rows", start, stop)
         )
-        assert saved is not None
         run = Run("rows", start, stop, saved.spec, saved.buffers)
         assert mx.array_equal(to_arrays(run)[0][0], keys[..., start:stop, :])
 
@@ -199,6 +198,5 @@ def test_what_is_left_of_a_run_takes_at_most_twice_its_bytes(seed: int, heads: i
         assert mx.get_active_memory() - before <= 2 * kept.nbytes + SLACK_BYTES
         for piece in left:
             saved = kept.to_record(RecordId("rows", piece.start, piece.stop, b"", b""), piece)
-            assert saved is not None
             run = Run("rows", piece.start, piece.stop, saved.spec, saved.buffers)
             assert mx.array_equal(to_arrays(run)[0][1], values[..., piece.start : piece.stop, :])

@@ -39,7 +39,6 @@ def save(bench: DiskBench, tokens: list[int], path: Path) -> Session:
     while states.tier.drain():
         bench.step()
     found = states.find(tokens).result(PATIENCE_S)
-    assert found is not None
     spans = [(part.kind, part.id.start, part.id.stop) for part in found[1]]
     session = head(tokens, restored=found[0], states=list(dict.fromkeys(spans)))
     parts = {part.id: part for part in found[1]}.values()

@@ -69,12 +69,8 @@ def test_scores_and_their_softmax_count_unless_attention_is_fused() -> None:
 def test_a_pass_without_a_fused_kernel_grows_with_its_context() -> None:
     fused, unfused = Activations(SHAPE, "metal"), Activations(WIDE, "metal")
     least, most = fused.estimate(2048, 2048), fused.estimate(2048, 131_072)
-    assert least is not None
-    assert most is not None
     assert most - least == (131_072 - 2048) * 8 * 256 * 2, "a layer's cache is copied as it grows"
     short, long = unfused.estimate(2048, 2048), unfused.estimate(2048, 131_072)
-    assert short is not None
-    assert long is not None
     assert long > 18e9
     assert long > 30 * short
 
@@ -96,15 +92,12 @@ def test_nothing_is_estimated_without_heads_and_peaks() -> None:
 def test_a_smaller_peak_than_expected_lets_passes_grow_and_a_greater_one_shortens_them() -> None:
     low, high = Activations(WIDE, "metal"), Activations(WIDE, "metal")
     expected = low.estimate(512, 8192)
-    assert expected is not None
     low.observe(512, 8192, expected // 2)
     high.observe(512, 8192, 3 * expected)
     assert low.estimate(512, 8192) == expected // 2
     assert high.estimate(512, 8192) == pytest.approx(3 * expected, rel=1e-6)
     before = Activations(WIDE, "metal").estimate(2048, 32_768)
     after = high.estimate(2048, 32_768)
-    assert before is not None
-    assert after is not None
     assert after == pytest.approx(3 * before, rel=1e-6)
 
 
@@ -145,7 +138,6 @@ def test_estimates_bound_every_pass_that_is_linear_in_tokens_and_pairs(
             asked = random.randrange(1, 4096)
             at = asked + random.randrange(1 << 17)
             estimate = learned.estimate(asked, at)
-            assert estimate is not None
             assert estimate >= real(asked, at)
 
 
@@ -174,7 +166,6 @@ def config(**more: object) -> dict[str, object]:
 )
 def test_heads_are_read_from_a_config(given: dict[str, object], expected: tuple[int, ...]) -> None:
     shape = pass_shape(given, 2)
-    assert shape is not None
     found = shape.query_heads, shape.kv_heads, shape.head_dim, shape.value_dim, shape.token_floats
     assert found == expected
 

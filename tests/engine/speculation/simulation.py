@@ -183,7 +183,6 @@ class Engine:
             interval = Interval(took, PLAIN if overlapped else flight.width)
         self._read_at, self._overlapped = self.now, overlapped
         proposed = () if draft is None else draft.tokens
-        assert proposed is not None
         coming = output[flight.at : flight.at + len(proposed)]
         pairs = enumerate(zip(proposed, coming, strict=True))
         accepted = next((i for i, (ours, right) in pairs if ours != right), len(proposed))

