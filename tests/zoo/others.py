@@ -49,18 +49,23 @@ GROUPED_LINEAR = {
 }
 MUP = {"dim_model_base": 64, "scale_depth": 1.4, "scale_emb": 1.0}
 
+PLAIN = """
+afmoe bailing_moe cohere cohere2 deepseek deepseek_v32 dots1 ernie4_5 exaone gemma gemma2 glm glm4
+glm4_moe glm4_moe_lite gpt2 gpt_bigcode granite granitemoe helium hunyuan_v1_dense internlm2
+internlm3 Klear laguna mamba mimo mixtral muse_glimmer nanbeige nanochat olmo2 olmo3 olmoe phi
+phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 solar_open stablelm starcoder2 talkie
+telechat3 youtu_llm
+""".split()
+"""Architectures without a key of their own."""
+
 # Text models, or wrappers that read flat keys.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "afm7": {"num_kv_reuse_layers": 1},
-    "afmoe": {},
     "apertus": {"post_norm": False},
     "baichuan_m1": {"sliding_window_layers": [0, 2]},
     "bailing_hybrid": GROUPED_LINEAR,
-    "bailing_moe": {},
     "bailing_moe_linear": GROUPED_LINEAR,
     "bailing_moe_v3": {"layer_group_size": 2, "num_hidden_layers": 4},
-    "cohere": {},
-    "cohere2": {},
     "dbrx": {
         "d_model": 64,
         "n_layers": 3,
@@ -68,12 +73,10 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "ffn_config": {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2},
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
     },
-    "deepseek": {},
     "deepseek_v2": {
         "rope_scaling": {"type": "default", "mscale_all_dim": 0, "factor": 1.0},
         "topk_method": "gready",
     },
-    "deepseek_v32": {},
     "deepseek_v41": {
         "compress_ratios": [0, 4, 2],
         "kv_source_layer_ids": [1, 2],
@@ -83,29 +86,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "o_lora_rank": 16,
         "hc_mult": 2,
     },
-    "dots1": {},
-    "ernie4_5": {},
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
-    "exaone": {},
     "exaone4": {"sliding_window_pattern": "LG"},
     "exaone_moe": {"is_moe_layer": [False, True, True]},
     "gear": {"layer_types": ["conv_mixer", "full_attention", "sliding_attention"]},
-    "gemma": {},
-    "gemma2": {},
     "gemma4_text": GEMMA4,
-    "glm": {},
-    "glm4": {},
-    "glm4_moe": {},
-    "glm4_moe_lite": {},
     "glm_moe_dsa": {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}},
-    "gpt2": {},
-    "gpt_bigcode": {},
     "gpt_neox": {"rotary_emb_base": 10000, "rotary_pct": 0.5},
     "gptj": {"rotary_dim": 8},
-    "granite": {},
-    "granitemoe": {},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba"]},
-    "helium": {},
     "hunyuan": {
         "moe_topk": 2,
         "num_shared_expert": 1,
@@ -115,9 +104,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "rope_scaling": {"alpha": 1.0, "factor": 1.0, "type": "dynamic"},
         "num_hidden_layers": 4,
     },
-    "hunyuan_v1_dense": {},
-    "internlm2": {},
-    "internlm3": {},
     "iquestloopcoder": {"loop_window_size": 16},
     "jamba": {
         "attn_layer_offset": 1,
@@ -130,8 +116,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 2,
     },
     "kimi_linear": {**KIMI_DELTA, "model_max_length": 4096},
-    "Klear": {},
-    "laguna": {},
     "lfm2_moe": {"use_expert_bias": True, "layer_types": ["conv", "full_attention", "conv"]},
     "lille-130m": {"block_size": 4096},
     "llama4_text": {"intermediate_size_mlp": 96, "no_rope_layers": [1, 0, 1]},
@@ -142,7 +126,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "emb_neighbor_num": 3,
         "emb_split_num": 2,
     },
-    "mamba": {},
     "mamba2": {"n_groups": 2, "head_dim": 16, "num_heads": 8},
     "mellum": {
         "rope_parameters": {
@@ -150,7 +133,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_theta": 10000.0, "rope_type": "default"},
         }
     },
-    "mimo": {},
     "mimo_v2_flash": {
         "hybrid_layer_pattern": [1, 0, 1],
         "moe_layer_freq": [0, 1, 1],
@@ -169,21 +151,14 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "minimax": {"rotary_dim": 8},
     "ministral3": {"rope_parameters": YARN_TEMPERATURE},
     "mistral4": {"rope_parameters": YARN_TEMPERATURE},
-    "mixtral": {},
-    "muse_glimmer": {},
-    "nanbeige": {},
-    "nanochat": {},
     "nemotron": {"hidden_act": "relu2"},
     "nemotron-nas": {
         "block_configs": [{"attention": {"n_heads_in_group": 2}, "ffn": {"ffn_mult": 1.5}}] * 3
     },
-    "olmo2": {},
-    "olmo3": {},
     "olmo_hybrid": {
         "linear_allow_neg_eigval": True,
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     },
-    "olmoe": {},
     "openelm": {
         "num_transformer_layers": 3,
         "ffn_dim_divisor": 16,
@@ -191,27 +166,18 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "num_kv_heads": [2, 2, 2],
         "ffn_multipliers": [1.0, 1.5, 2.0],
     },
-    "phi": {},
     "phi3": {"partial_rotary_factor": 1.0},
-    "phimoe": {},
     "phixtral": {"num_vocab": 96, "rotary_dim": 8},
     "plamo": {"n_shared_head": 2},
     "plamo2": {"hidden_size_per_head": 16, "mamba_num_heads": 4, "attention_window_size": 16},
     "plamo3": {"window_size": 16},
     "qwen": {"kv_channels": 16, "intermediate_size": 192},
-    "qwen2": {},
-    "qwen2_moe": {},
-    "qwen3": {},
-    "qwen3_moe": {},
     "rwkv7": {
         "a_low_rank_dim": 8,
         "v_low_rank_dim": 8,
         "gate_low_rank_dim": 8,
         "decay_low_rank_dim": 8,
     },
-    "seed_oss": {},
-    "smollm3": {},
-    "solar_open": {},
     "spark2_5": {
         "hidden_act": "gelu",
         "rope_parameters": {
@@ -219,8 +185,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
             "full_attention": {"rope_theta": 10000.0, "rope_type": "default"},
         },
     },
-    "stablelm": {},
-    "starcoder2": {},
     "step3p5": {
         "num_attention_groups": 2,
         "moe_num_experts": 4,
@@ -228,9 +192,6 @@ OVERRIDES: dict[str, dict[str, Any]] = {
         "share_expert_dim": 32,
         "moe_layers_enum": "1,2",
     },
-    "talkie": {},
-    "telechat3": {},
-    "youtu_llm": {},
 }
 
 # Multimodal wrappers: the text model is under `text_config`.
@@ -292,12 +253,16 @@ SEEDS = {
 }
 EMBED_STDS = {"gemma": 0.1, "gemma2": 0.1}
 
+
 OTHERS = (
     *(
         Family(
-            name, {**SHARED, **extra}, seed=SEEDS.get(name, 0), embed_std=EMBED_STDS.get(name, 1.0)
+            name,
+            {**SHARED, **OVERRIDES.get(name, {})},
+            seed=SEEDS.get(name, 0),
+            embed_std=EMBED_STDS.get(name, 1.0),
         )
-        for name, extra in OVERRIDES.items()
+        for name in sorted((*PLAIN, *OVERRIDES), key=str.lower)
     ),
     *(
         Family(name, {"text_config": {**SMALL, **SHARED, **extra}}, frozenset({"wrapper"}))

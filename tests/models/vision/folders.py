@@ -94,11 +94,26 @@ QWEN_IDS: Final = {
     "vision_end_token_id": IDS["<|vision_end|>"],
 }
 
+MROPE: Final = {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}}
+PLACED: Final = {**QWEN_TOWER, "num_position_embeddings": 64}
+UNTIED: Final = {"tie_word_embeddings": False}
+
+
+def text_of(model_type: str, **more: Any) -> dict[str, Any]:
+    return {**TEXT, "model_type": model_type, **more}
+
+
+def tower_of(**more: Any) -> dict[str, Any]:
+    return {**TOWER, "image_size": 32, **more}
+
+
+CLIP: Final = tower_of(projection_dim=32, vocab_size=64)
+PIXTRAL: Final = tower_of(head_dim=16, image_size=64)
 CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "qwen2_vl": {
         **QWEN_IDS,
         **TEXT,
-        "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+        **MROPE,
         "vision_config": {
             **{key: value for key, value in QWEN_TOWER.items() if key != "out_hidden_size"},
             "embed_dim": 32,
@@ -109,71 +124,56 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
     "qwen2_5_vl": {
         **QWEN_IDS,
         **TEXT,
-        "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+        **MROPE,
         "vision_config": {**QWEN_TOWER, "window_size": 16, "fullatt_block_indexes": [1]},
     },
     "qwen3_vl": {
         **QWEN_IDS,
-        "text_config": {
-            **TEXT,
-            "model_type": "qwen3_vl_text",
-            "rope_scaling": {"type": "default", "mrope_section": [6, 5, 5]},
-        },
-        "vision_config": {
-            **QWEN_TOWER,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0, 1],
-        },
+        "text_config": text_of(
+            "qwen3_vl_text", rope_scaling={"type": "default", "mrope_section": [6, 5, 5]}
+        ),
+        "vision_config": {**PLACED, "deepstack_visual_indexes": [0, 1]},
     },
     "qwen3_5": {
         **QWEN_IDS,
-        "text_config": {
-            **TEXT,
-            "model_type": "qwen3_5_text",
-            "num_hidden_layers": 4,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 32,
-            "linear_value_head_dim": 32,
-            "linear_conv_kernel_dim": 4,
-            "full_attention_interval": 4,
-            "rope_parameters": {
+        "text_config": text_of(
+            "qwen3_5_text",
+            num_hidden_layers=4,
+            linear_num_value_heads=4,
+            linear_num_key_heads=2,
+            linear_key_head_dim=32,
+            linear_value_head_dim=32,
+            linear_conv_kernel_dim=4,
+            full_attention_interval=4,
+            rope_parameters={
                 "type": "default",
                 "mrope_section": [2, 1, 1],
                 "rope_theta": 10000.0,
                 "partial_rotary_factor": 0.25,
             },
-        },
-        "vision_config": {
-            **QWEN_TOWER,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [],
-        },
+        ),
+        "vision_config": {**PLACED, "deepstack_visual_indexes": []},
     },
     "smolvlm": {
         "image_token_id": IDS["<image>"],
         "scale_factor": 2,
-        "text_config": {**TEXT, "model_type": "llama", "tie_word_embeddings": False},
-        "vision_config": {**TOWER, "image_size": 32},
+        "text_config": text_of("llama", **UNTIED),
+        "vision_config": tower_of(),
     },
-}
-CONFIGS["idefics3"] = CONFIGS["smolvlm"]
-CONFIGS |= {
     "gemma3": {
         "image_token_index": IDS["<image_soft_token>"],
         "mm_tokens_per_image": 16,
         "hidden_size": 64,
         "pad_token_id": 0,
-        "text_config": {
-            **TEXT,
-            "model_type": "gemma3_text",
-            "rope_theta": 1000000.0,
-            "sliding_window": 32,
-            "sliding_window_pattern": 2,
-            "query_pre_attn_scalar": 32,
-            "mm_tokens_per_image": 16,
-        },
-        "vision_config": {**TOWER, "image_size": 32},
+        "text_config": text_of(
+            "gemma3_text",
+            rope_theta=1000000.0,
+            sliding_window=32,
+            sliding_window_pattern=2,
+            query_pre_attn_scalar=32,
+            mm_tokens_per_image=16,
+        ),
+        "vision_config": tower_of(),
     },
     "gemma4": {
         "image_token_id": IDS["<|image|>"],
@@ -181,11 +181,10 @@ CONFIGS |= {
         "eoi_token_id": IDS["<image|>"],
         "audio_config": None,
         "hidden_size": 64,
-        "text_config": {
-            **TEXT,
-            "model_type": "gemma4_text",
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            "rope_parameters": {
+        "text_config": text_of(
+            "gemma4_text",
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            rope_parameters={
                 "full_attention": {
                     "partial_rotary_factor": 0.25,
                     "rope_theta": 1000000.0,
@@ -193,16 +192,16 @@ CONFIGS |= {
                 },
                 "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
             },
-            "num_hidden_layers": 4,
-            "global_head_dim": 32,
-            "vocab_size_per_layer_input": VOCAB,
-            "num_kv_shared_layers": 0,
-            "hidden_size_per_layer_input": 0,
-            "sliding_window": 64,
-            "sliding_window_pattern": 2,
-            "use_bidirectional_attention": "vision",
-            "use_double_wide_mlp": False,
-        },
+            num_hidden_layers=4,
+            global_head_dim=32,
+            vocab_size_per_layer_input=VOCAB,
+            num_kv_shared_layers=0,
+            hidden_size_per_layer_input=0,
+            sliding_window=64,
+            sliding_window_pattern=2,
+            use_bidirectional_attention="vision",
+            use_double_wide_mlp=False,
+        ),
         "vision_config": {
             **TOWER,
             "num_key_value_heads": 2,
@@ -215,19 +214,13 @@ CONFIGS |= {
     },
     "pixtral": {
         "image_token_index": IDS["[IMG]"],
-        "text_config": {**TEXT, "model_type": "mistral"},
-        "vision_config": {**TOWER, "head_dim": 16, "image_size": 64},
-    },
-    "mistral3": {
-        "image_token_index": IDS["[IMG]"],
-        "spatial_merge_size": 2,
-        "text_config": {**TEXT, "model_type": "mistral"},
-        "vision_config": {**TOWER, "head_dim": 16, "image_size": 64},
+        "text_config": text_of("mistral"),
+        "vision_config": PIXTRAL,
     },
     "llava": {
         "image_token_index": IDS["<image>"],
-        "text_config": {**TEXT, "model_type": "llama"},
-        "vision_config": {**TOWER, "image_size": 32, "projection_dim": 32, "vocab_size": 64},
+        "text_config": text_of("llama"),
+        "vision_config": CLIP,
     },
     "lfm2_vl": {
         "image_token_id": IDS["<image>"],
@@ -235,63 +228,57 @@ CONFIGS |= {
         "downsample_factor": 2,
         "projector_hidden_size": 64,
         "vision_feature_layer": -1,
-        "text_config": {
-            **TEXT,
-            "model_type": "lfm2",
-            "num_hidden_layers": 4,
-            "block_ff_dim": 96,
-            "block_dim": 64,
-            "conv_L_cache": 3,
-            "conv_bias": False,
-            "block_multiple_of": 8,
-            "block_ffn_dim_multiplier": 1.0,
-            "block_auto_adjust_ff_dim": False,
-            "norm_eps": 1e-5,
-            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
-        },
+        "text_config": text_of(
+            "lfm2",
+            num_hidden_layers=4,
+            block_ff_dim=96,
+            block_dim=64,
+            conv_L_cache=3,
+            conv_bias=False,
+            block_multiple_of=8,
+            block_ffn_dim_multiplier=1.0,
+            block_auto_adjust_ff_dim=False,
+            norm_eps=1e-5,
+            layer_types=["conv", "full_attention"] * 2,
+        ),
         "vision_config": {**TOWER, "num_patches": 64},
-    },
-    "llava_next": {
-        "image_token_index": IDS["<image>"],
-        "text_config": {**TEXT, "model_type": "mistral", "tie_word_embeddings": False},
-        "vision_config": {**TOWER, "image_size": 32, "projection_dim": 32, "vocab_size": 64},
     },
     "internvl_chat": {
         "image_token_index": IDS["<IMG_CONTEXT>"],
         "downsample_ratio": 0.5,
         "force_image_size": 32,
         "max_dynamic_patch": 4,
-        "llm_config": {
-            **TEXT,
-            "model_type": "qwen2",
-            "tie_word_embeddings": False,
-            "attention_bias": True,
-        },
-        "vision_config": {**TOWER, "num_hidden_layers": 5, "image_size": 32},
+        "llm_config": text_of("qwen2", **UNTIED, attention_bias=True),
+        "vision_config": tower_of(num_hidden_layers=5),
     },
     "internvl": {
         "image_token_id": IDS["<IMG_CONTEXT>"],
         "downsample_ratio": 0.5,
         "image_seq_length": 16,
-        "text_config": {**TEXT, "model_type": "qwen3", "tie_word_embeddings": False},
-        "vision_config": {**TOWER, "image_size": [32, 32], "patch_size": [4, 4]},
+        "text_config": text_of("qwen3", **UNTIED),
+        "vision_config": tower_of(image_size=[32, 32], patch_size=[4, 4]),
     },
 }
-CONFIGS["gemma4_unified"] = {
-    **CONFIGS["gemma4"],
-    "text_config": {
-        **CONFIGS["gemma4"]["text_config"],
-        "model_type": "gemma4_unified_text",
-        "attention_k_eq_v": False,
-    },
-    "vision_config": {
-        "patch_size": 4,
-        "pooling_kernel_size": 3,
-        "model_patch_size": 12,
-        "mm_embed_dim": 64,
-        "mm_posemb_size": 256,
-        "num_soft_tokens": 70,
-        "output_proj_dims": 64,
+CONFIGS |= {
+    "idefics3": CONFIGS["smolvlm"],
+    "mistral3": {**CONFIGS["pixtral"], "spatial_merge_size": 2},
+    "llava_next": {**CONFIGS["llava"], "text_config": text_of("mistral", **UNTIED)},
+    "gemma4_unified": {
+        **CONFIGS["gemma4"],
+        "text_config": {
+            **CONFIGS["gemma4"]["text_config"],
+            "model_type": "gemma4_unified_text",
+            "attention_k_eq_v": False,
+        },
+        "vision_config": {
+            "patch_size": 4,
+            "pooling_kernel_size": 3,
+            "model_patch_size": 12,
+            "mm_embed_dim": 64,
+            "mm_posemb_size": 256,
+            "num_soft_tokens": 70,
+            "output_proj_dims": 64,
+        },
     },
 }
 CONFIGS |= borrowed.configs(IDS, VOCAB, QWEN_TOWER)
@@ -309,20 +296,6 @@ for name in ("qwen3_vl", "qwen3_5"):
     dense = CONFIGS[name]
     text = {**dense["text_config"], **EXPERTS, "model_type": f"{name}_moe_text"}
     CONFIGS[f"{name}_moe"] = {**dense, "text_config": text}
-IMAGES: Final[dict[str, dict[str, Any]]] = {
-    **dict.fromkeys(QWENS, QWEN_IMAGES),
-    **{
-        name: {
-            "image_processor_type": kind,
-            "size": {"longest_edge": 64},
-            "max_image_size": {"longest_edge": 32},
-        }
-        for name, kind in (
-            ("smolvlm", "SmolVLMImageProcessor"),
-            ("idefics3", "Idefics3ImageProcessor"),
-        )
-    },
-}
 TOWERS: Final = {
     "smolvlm": "idefics3",
     "gemma3": "siglip_vision_model",
@@ -343,25 +316,24 @@ GEMMA4_IMAGES: Final = {
     "max_soft_tokens": 70,
     "pooling_kernel_size": 3,
 }
-IMAGES |= {
+SMOL_IMAGES: Final = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
+CLIP_IMAGES: Final = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}
+IMAGES: Final[dict[str, dict[str, Any]]] = {
+    **{name: {} for name in borrowed.FAMILIES},
+    **dict.fromkeys((*QWENS, "mimo_v2", "qwen4_exp"), QWEN_IMAGES),
+    "smolvlm": {"image_processor_type": "SmolVLMImageProcessor", **SMOL_IMAGES},
+    "idefics3": {"image_processor_type": "Idefics3ImageProcessor", **SMOL_IMAGES},
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 32, "width": 32}},
     "gemma4": GEMMA4_IMAGES,
     "gemma4_unified": GEMMA4_IMAGES,
     "pixtral": PIXTRAL_IMAGES,
     "mistral3": PIXTRAL_IMAGES,
-    "llava": {
-        "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": 32},
-        "crop_size": {"height": 32, "width": 32},
-    },
+    "llava": {"image_processor_type": "CLIPImageProcessor", **CLIP_IMAGES},
     "llava_next": {
         "image_processor_type": "LlavaNextImageProcessor",
-        "size": {"shortest_edge": 32},
-        "crop_size": {"height": 32, "width": 32},
+        **CLIP_IMAGES,
         "image_grid_pinpoints": [[32, 64], [64, 32], [64, 64], [96, 32], [32, 96]],
     },
-    **{name: {} for name in borrowed.FAMILIES},
-    **dict.fromkeys(("mimo_v2", "qwen4_exp"), QWEN_IMAGES),
     "internvl_chat": {"image_processor_type": "CLIPFeatureExtractor", "crop_size": 32},
     "lfm2_vl": {
         "image_processor_type": "Lfm2VlImageProcessorFast",
