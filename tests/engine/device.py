@@ -34,8 +34,17 @@ from omlx.engine.step.plan import (
 )
 from omlx.engine.step.row import CacheSizes, Status
 from omlx.engine.step.scheduler import Scheduler
-from omlx.engine.types import Event, Limits, Request, Sampling, TokensCommitted, Traits
+from omlx.engine.types import (
+    Event,
+    Finished,
+    Limits,
+    Request,
+    Sampling,
+    TokensCommitted,
+    Traits,
+)
 from omlx.errors import Reason
+from omlx.records import RequestStats
 
 T = TypeVar("T")
 
@@ -52,6 +61,12 @@ class Device:
         self.kept: dict[int, tuple[Piece, list[int]]] = {}
         self.bytes_per_token = 1
         self._last: dict[int, int] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Tokens of rows and of what is kept, a byte each."""
+        rows = (*self.single.values(), *self.batch.values())
+        return sum(map(len, (*rows, *(tokens for _, tokens in self.kept.values()))))
 
     def row_bytes(self, row: int) -> int:
         return self.bytes_per_token * self.length(row)
@@ -129,7 +144,8 @@ class Device:
 class Desk:
     """A scheduler over a `Device`, stepped the way EngineLoop does it.
 
-    `plans` and `events` are kept. A token takes a byte here, and `elsewhere` bytes on another rank.
+    `asked`, `plans` and `events` are kept. A token takes a byte here, and `elsewhere` bytes on
+    another rank.
     """
 
     def __init__(
@@ -156,6 +172,7 @@ class Desk:
         self.scheduler = Scheduler(
             limits, traits, speculator, prefix, sizes, unbatchable, clock, memory
         )
+        self.asked: dict[str, Request] = {}
         self.plans: list[Plan] = []
         self.events: list[Event] = []
         self._flight: tuple[Plan, dict[int, Read]] | None = None
@@ -163,6 +180,7 @@ class Desk:
     def submit(self, *requests: Request) -> Desk:
         for one in requests:
             self.scheduler.submit(one)
+            self.asked[one.id] = one
         return self
 
     def step(self) -> Plan | None:
@@ -184,13 +202,26 @@ class Desk:
         self.check()
         return plan
 
-    def run(self, *requests: Request) -> Desk:
-        self.submit(*requests)
+    @property
+    def busy(self) -> bool:
+        return self.scheduler.has_work or self._flight is not None
+
+    def until(self, reached: Callable[[], object]) -> Desk:
         for _ in range(5000):
-            if not self.scheduler.has_work and self._flight is None:
+            if reached():
                 return self
             self.step()
         raise AssertionError("the scheduler does not come to an end")
+
+    def run(self, *requests: Request) -> Desk:
+        return self.submit(*requests).until(lambda: not self.busy)
+
+    def proven(self, *names: str) -> Desk:
+        """Prove that requests, all if none is named, said all of their answers."""
+        for name in names or self.asked:
+            one = self.asked[name]
+            assert self.said(name) == answer(one, one.max_tokens or 0), name
+        return self
 
     def check(self) -> None:
         self.scheduler.check()
@@ -210,6 +241,13 @@ class Desk:
             if isinstance(event, TokensCommitted) and event.request_id == name:
                 tokens += event.tokens
         return tokens
+
+    @property
+    def finished(self) -> dict[str, Finished]:
+        return {event.request_id: event for event in self.events if isinstance(event, Finished)}
+
+    def stats(self, name: str) -> RequestStats:
+        return self.finished[name].stats
 
     @property
     def windows(self) -> list[Window]:

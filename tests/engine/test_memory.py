@@ -14,9 +14,9 @@ from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.step.model_memory import cache_need, moved_bytes, reserved_tokens
 from omlx.engine.step.plan import Extract
 from omlx.engine.step.row import Clock, Row
-from omlx.engine.types import Failed, Finished
+from omlx.engine.types import Failed
 from omlx.errors import BadRequest, Overloaded
-from tests.engine.device import PLAIN, Desk, answer, ask
+from tests.engine.device import PLAIN, Desk, ask
 from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, prompt, request
 from tests.lanes import few
 from tests.refusals import refused
@@ -142,24 +142,19 @@ def desk(limit: int, elsewhere: int = 0) -> tuple[Desk, MemoryGuard]:
     memory = guard(limit)
     desk = Desk(ROOMY, PLAIN, memory=memory, elsewhere=elsewhere)
     memory.join(desk.scheduler.memory_client)
-    memory.used = lambda: (
-        sum(map(len, (*desk.device.single.values(), *desk.device.batch.values())))
-        + sum(len(tokens) for _, tokens in desk.device.kept.values())
-    )
+    memory.used = lambda: desk.device.nbytes
     return desk, memory
 
 
 def test_three_that_fit_only_in_turn_are_answered_in_turn() -> None:
     at_work, _ = desk(4000)  # a token takes a byte here: each needs some 2,300
-    asked = [ask(name, prompt=2000, max_tokens=20) for name in "bcd"]
-    at_work.submit(*asked)
+    at_work.submit(*(ask(name, prompt=2000, max_tokens=20) for name in "bcd"))
     most = 0
     while at_work.scheduler.has_work:
         at_work.step()
         most = max(most, len(at_work.scheduler.running))
     assert most == 1
-    for one in asked:
-        assert at_work.said(one.id) == answer(one, 20)
+    at_work.proven()
 
 
 def test_kept_prefixes_make_room_before_anybody_waits() -> None:
@@ -168,40 +163,29 @@ def test_kept_prefixes_make_room_before_anybody_waits() -> None:
         at_work.run(ask(name, prompt=2000, max_tokens=20))
     assert at_work.scheduler.prefix.index.nbytes > 6000
     memory.limit = 5000
-    at_work.run(ask("e", prompt=2000, max_tokens=20))
-    assert at_work.said("e") == answer(ask("e", prompt=2000), 20)
+    at_work.run(ask("e", prompt=2000, max_tokens=20)).proven()
     assert memory.used() < 5000
 
 
 def test_a_lowered_limit_lets_running_requests_end_and_refuses_new_ones() -> None:
     at_work, memory = desk(100_000)
-    running, late = ask("b", prompt=2000, max_tokens=50), ask("c", prompt=1500, max_tokens=20)
-    at_work.submit(running).step()
+    at_work.submit(ask("b", prompt=2000, max_tokens=50)).step()
     memory.limit = 2500
     ours = memory.used
     memory.used = lambda: 2400 + ours()  # something else of this process takes that
-    at_work.submit(late)
-    at_work.run()
-    assert at_work.said("b") == answer(running, 50)
+    at_work.run(ask("c", prompt=1500, max_tokens=20)).proven("b")
     (refusal,) = [event for event in at_work.events if isinstance(event, Failed)]
     assert refusal.request_id == "c"
     assert isinstance(refusal.error, Overloaded)
     assert refusal.error.code == "memory.full"
     memory.used = ours
-    at_work.run(again := ask("d", prompt=1500, max_tokens=20))
-    assert at_work.said("d") == answer(again, 20)
+    at_work.run(ask("d", prompt=1500, max_tokens=20)).proven("d")
 
 
 def test_who_gives_up_waiting_for_memory_lets_the_next_one_try() -> None:
     at_work, _ = desk(6100)  # for two rows and a copy of the larger one
-    long, next_one, small = (
-        ask("b", prompt=2000, max_tokens=99),
-        ask("c", prompt=2000),
-        ask("d", prompt=20),
-    )
-    at_work.submit(long).step()
-    at_work.submit(next_one, small)
-    at_work.step()
+    at_work.submit(ask("b", prompt=2000, max_tokens=99)).step()
+    at_work.submit(ask("c", prompt=2000), ask("d", prompt=20)).step()
     at_work.scheduler.cancel("c")
     while not at_work.said("d"):
         assert len(at_work.said("b")) < 60
@@ -221,7 +205,7 @@ class Shared:
         self.admitted: list[str] = []
         for each in self.desks:
             self.memory.join(each.scheduler.memory_client)
-        self.memory.used = lambda: sum(map(held, self.desks))
+        self.memory.used = lambda: sum(desk.device.nbytes for desk in self.desks)
 
     def now(self) -> float:
         self._time += 1
@@ -229,13 +213,10 @@ class Shared:
 
     def run(self) -> None:
         for _ in range(5000):
-            busy = [
-                each for each in self.desks if each.scheduler.has_work or each._flight is not None
-            ]
+            busy = [each for each in self.desks if each.busy]
             for each in busy:
                 each.step()
-                schedulers = [desk.scheduler for desk in self.desks]
-                rows = chain.from_iterable(each.running for each in schedulers)
+                rows = chain.from_iterable(desk.scheduler.running for desk in self.desks)
                 running = [row.request.id for row in rows]
                 self.most = max(self.most, len(running))
                 self.admitted += [name for name in running if name not in self.admitted]
@@ -244,30 +225,15 @@ class Shared:
         raise AssertionError("the schedulers do not come to an end")
 
 
-def held(desk: Desk) -> int:
-    device = desk.device
-    return sum(
-        map(
-            len,
-            (
-                *device.single.values(),
-                *device.batch.values(),
-                *(kept for _, kept in device.kept.values()),
-            ),
-        )
-    )
-
-
 def test_models_take_turns_where_their_prompts_fit_only_one_at_a_time() -> None:
     shared = Shared(4000)
     first, second = shared.desks
-    asked = {name: ask(name, prompt=2000, max_tokens=20) for name in "bcde"}
     for name, at_work in zip("bcde", (first, second, first, second), strict=True):
-        at_work.submit(asked[name])
+        at_work.submit(ask(name, prompt=2000, max_tokens=20))
     shared.run()
     assert shared.most == 1
-    for name, at_work in zip("bcde", (first, second, first, second), strict=True):
-        assert at_work.said(name) == answer(asked[name], 20)
+    for at_work in shared.desks:
+        at_work.proven()
 
 
 def test_who_came_first_is_not_overtaken_by_small_ones_of_another_model() -> None:
@@ -277,7 +243,7 @@ def test_who_came_first_is_not_overtaken_by_small_ones_of_another_model() -> Non
     second.submit(ask("c", prompt=2000, max_tokens=20)).step()
     first.submit(*(ask(f"small-{i}", prompt=200, max_tokens=20) for i in range(20)))
     shared.run()
-    assert second.said("c") == answer(ask("c", prompt=2000), 20)
+    second.proven("c")
     assert shared.admitted == ["b", "c", *(f"small-{i}" for i in range(20))]
 
 
@@ -291,12 +257,12 @@ def test_prefixes_of_the_model_that_was_used_longest_ago_go_first() -> None:
     second.submit(ask("e", prompt=1500, max_tokens=20))
     first.submit(ask("f", prompt=2000, max_tokens=20))
     shared.run()
-    assert first.said("f") == answer(ask("f", prompt=2000), 20)
-    assert second.said("e") == answer(ask("e", prompt=1500), 20)
+    first.proven("f")
+    second.proven("e")
     shared.memory.limit = 6000
     second.submit(ask("g", prompt=2000, max_tokens=20))
     shared.run()
-    assert second.said("g") == answer(ask("g", prompt=2000), 20)
+    second.proven("g")
     assert first.scheduler.prefix.index.nbytes < before
     assert shared.memory.used() < 6000
 
@@ -314,7 +280,7 @@ def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -
     shared.memory.weights = 0  # it has left
     shared.memory.eviction_done()
     shared.run()
-    assert first.said("b") == answer(ask("b", prompt=2000), 20)
+    first.proven("b")
     assert len(shared.asked) == 1
 
 
@@ -345,7 +311,7 @@ def test_weights_that_are_yet_to_be_read_have_their_place() -> None:
     shared.memory.loading = 0
     first.submit(ask("c", prompt=2000, max_tokens=20))
     shared.run()
-    assert first.said("c") == answer(ask("c", prompt=2000), 20)
+    first.proven("c")
 
 
 def test_the_limit_reaches_the_scheduler_of_a_real_model() -> None:
@@ -376,31 +342,27 @@ def test_cached_prefixes_count_beside_the_reservations_of_simultaneous_requests(
     at_work.run(ask("b", prompt=2000, max_tokens=20), ask("c", prompt=2000, max_tokens=20))
     assert at_work.scheduler.prefix.index.nbytes > 4000
     # 3,072 bytes each: three do not fit beside the cached prefixes.
-    together = [ask(name, prompt=2700, max_tokens=20) for name in "efg"]
-    at_work.submit(*together)
+    at_work.submit(*(ask(name, prompt=2700, max_tokens=20) for name in "efg"))
     assert busiest(at_work, memory) <= 0.95 * 12_000
-    for one in together:
-        assert at_work.said(one.id) == answer(one, 20)
+    at_work.proven("e", "f", "g")
 
 
 def test_prefixes_are_kept_within_what_memory_has_room_for() -> None:
     at_work, memory = desk(10_000)
     for name, prompt_len in (("h", 6500), ("i", 3000), ("j", 7000)):
-        at_work.submit(one := ask(name, prompt=prompt_len, max_tokens=300))
+        at_work.submit(ask(name, prompt=prompt_len, max_tokens=300))
         assert busiest(at_work, memory) <= 0.95 * 10_000
-        assert at_work.said(name) == answer(one, 300)
+        at_work.proven(name)
     assert at_work.scheduler.prefix.index.nbytes > 2000
 
 
 def test_a_rank_that_holds_more_of_each_cache_stays_within_its_memory_too() -> None:
     at_work, memory = desk(40_000, elsewhere=4)
-    together = [ask("h", prompt=3000, max_tokens=200), ask("i", prompt=2500, max_tokens=200)]
-    at_work.submit(*together)
+    at_work.submit(*(ask(name, prompt, 200) for name, prompt in (("h", 3000), ("i", 2500))))
     assert 4 * busiest(at_work, memory) <= 0.95 * 40_000
-    at_work.submit(last := ask("j", prompt=3000, max_tokens=200))
+    at_work.submit(ask("j", prompt=3000, max_tokens=200))
     assert 4 * busiest(at_work, memory) <= 0.95 * 40_000
-    for one in (*together, last):
-        assert at_work.said(one.id) == answer(one, 200)
+    at_work.proven()
     assert at_work.scheduler.prefix.index.nbytes > 4 * 2000
 
 
@@ -414,14 +376,8 @@ def test_who_waits_for_one_that_asks_the_same_finds_what_that_one_left() -> None
     at_work, _ = desk(12_000)
     # Two of them would take 10,240 bytes; the soft limit is 10,200.
     first = ask("h", prompt=5000, max_tokens=20)
-    at_work.run(first, again := replace(first, id="again"))
-    assert at_work.said("again") == answer(again, 20)
-    (finished,) = [
-        event
-        for event in at_work.events
-        if isinstance(event, Finished) and event.request_id == "again"
-    ]
-    assert finished.stats.cached_n == 4999
+    at_work.run(first, replace(first, id="again")).proven("again")
+    assert at_work.stats("again").cached_n == 4999
     assert at_work.scheduler.prefix.index.counts.evicted.total() == 0
 
 
@@ -556,16 +512,11 @@ def test_the_caches_of_drafters_are_reserved_until_they_hold_them() -> None:
 
 def test_a_row_leaves_its_batch_without_a_copy_where_there_is_no_room_for_one() -> None:
     at_work, memory = desk(100_000)
-    both = [ask(name, prompt=2000, max_tokens=20 + 10 * i) for i, name in enumerate("bc")]
-    at_work.submit(*both)
-    while len(at_work.scheduler.batch.members) < 2:
-        at_work.step()
+    at_work.submit(*(ask(name, 2000, 20 + 10 * i) for i, name in enumerate("bc")))
+    at_work.until(lambda: len(at_work.scheduler.batch.members) >= 2)
     ours, stored = memory.used, at_work.scheduler.prefix.index.nbytes
     memory.used = lambda: 94_000 + ours() - stored
-    while not any(isinstance(event, Finished) for event in at_work.events):
-        at_work.step()
-    assert not any(isinstance(op, Extract) for plan in at_work.plans for op in plan.ops)
+    at_work.until(lambda: at_work.finished)
+    assert not at_work.ops(Extract)
     memory.used = ours
-    at_work.run()
-    for one in both:
-        assert at_work.said(one.id) == answer(one, one.max_tokens or 0)
+    at_work.run().proven()

@@ -12,9 +12,9 @@ from omlx.engine.memory import MemoryGuard
 from omlx.engine.step.plan import Open, Restore
 from omlx.engine.step.priority import QUANTUM_S, STARVATION_S, PromptOrder
 from omlx.engine.step.row import Status
-from omlx.engine.types import Finished, Limits, PrefillProgress, TokensCommitted
+from omlx.engine.types import Limits, PrefillProgress, TokensCommitted
 from tests.clock import Clock
-from tests.engine.device import PLAIN, RECURRENT, Desk, answer, ask
+from tests.engine.device import PLAIN, RECURRENT, Desk, ask
 
 LIMITS = Limits(context_length=4000, max_rows=2, max_waiting=40, prefill_chunk=32, prefill_slice=8)
 BACKGROUND = 10
@@ -22,10 +22,6 @@ BACKGROUND = 10
 
 def background(name: str, **more: object):
     return ask(name, priority=BACKGROUND, **more)
-
-
-def stats_of(desk: Desk, name: str):
-    return next(e.stats for e in desk.events if isinstance(e, Finished) and e.request_id == name)
 
 
 def names(desk: Desk) -> list[str]:
@@ -37,42 +33,34 @@ def names(desk: Desk) -> list[str]:
 @pytest.mark.parametrize("traits", [PLAIN, RECURRENT], ids=["dense", "recurrent"])
 def test_a_row_gives_way_at_once_and_goes_on_from_its_own_tokens(traits) -> None:
     desk = Desk(replace(LIMITS, block_tokens=4), traits)
-    slow = [background(f"b{i}", prompt=20, max_tokens=60) for i in range(2)]
-    desk.submit(*slow)
-    while not desk.said("b1"):
-        desk.step()
-    typed = ask("typed", prompt=5, max_tokens=4)
-    desk.submit(typed)
+    desk.submit(*(background(f"b{i}", prompt=20, max_tokens=60) for i in range(2)))
+    desk.until(lambda: desk.said("b1"))
+    desk.submit(ask("typed", prompt=5, max_tokens=4))
     desk.step()  # commits what is in flight, and opens the row
     running = {row.request.id for row in desk.scheduler.running}
     assert running == {"b0", "typed"}
-    desk.run()
-    for one, n in ((typed, 4), *((one, 60) for one in slow)):
-        assert desk.said(one.id) == answer(one, n)
-    assert stats_of(desk, "b1").displaced == 1
-    assert stats_of(desk, "b0").displaced == 0
+    desk.run().proven()
+    assert desk.stats("b1").displaced == 1
+    assert desk.stats("b0").displaced == 0
     assert desk.ops(Restore), "its prefix was kept"
 
 
 def test_a_displaced_row_reads_only_what_its_prefix_lacks() -> None:
     desk = Desk(replace(LIMITS, max_rows=1, block_tokens=4))
     desk.submit(background("slow", prompt=50, max_tokens=40))
-    while len(desk.said("slow")) < 10:
-        desk.step()
+    desk.until(lambda: len(desk.said("slow")) >= 10)
     before = len(desk.windows)
-    desk.run(ask("typed", max_tokens=2))
+    desk.run(ask("typed", max_tokens=2)).proven()
     again = [w for w in desk.windows[before:] if w.row == 3]
     assert again[0].start >= 58
-    assert desk.said("slow") == answer(background("slow", prompt=50), 40)
 
 
 def test_equal_priorities_do_not_displace_each_other() -> None:
     desk = Desk(LIMITS)
     desk.submit(*(background(f"b{i}", max_tokens=30) for i in range(2)))
-    while desk.count(Status.DECODE) < 2:
-        desk.step()
+    desk.until(lambda: desk.count(Status.DECODE) >= 2)
     desk.run(background("late", max_tokens=3))
-    assert all(stats_of(desk, name).displaced == 0 for name in ("b0", "b1", "late"))
+    assert all(desk.stats(name).displaced == 0 for name in ("b0", "b1", "late"))
 
 
 def test_the_most_urgent_request_that_waits_is_admitted_first() -> None:
@@ -88,38 +76,23 @@ def test_the_least_urgent_row_gives_way_and_of_several_the_newest() -> None:
     desk = Desk(replace(LIMITS, max_rows=3))
     rows = [ask("a", max_tokens=40, priority=1), ask("b", max_tokens=40, priority=7)]
     desk.submit(*rows, ask("c", max_tokens=40, priority=7))
-    while desk.count(Status.DECODE) < 3:
-        desk.step()
+    desk.until(lambda: desk.count(Status.DECODE) >= 3)
     desk.run(ask("typed", max_tokens=3))
-    assert [stats_of(desk, name).displaced for name in "abc"] == [0, 0, 1]
+    assert [desk.stats(name).displaced for name in "abc"] == [0, 0, 1]
 
 
 def test_memory_is_made_by_rows_that_give_way() -> None:
     guard = MemoryGuard(limit=3000)
     limits = replace(LIMITS, max_rows=4, block_tokens=4, prefix_bytes=400)
     desk = Desk(limits, memory=guard)
-    guard.used = lambda: sum(map(desk.device.row_bytes, _rows(desk))) + _kept(desk)
+    guard.used = lambda: desk.device.nbytes
     guard.join(desk.scheduler.memory_client)
     desk.submit(background("slow", prompt=1200, max_tokens=300))
-    while len(desk.said("slow")) < 5:
-        desk.step()
-    typed = ask("typed", prompt=1400, max_tokens=3)
-    desk.submit(typed)
-    while not desk.said("typed"):
-        desk.step()
+    desk.until(lambda: len(desk.said("slow")) >= 5)
+    desk.submit(ask("typed", prompt=1400, max_tokens=3)).until(lambda: desk.said("typed"))
     assert len(desk.said("slow")) < 300
-    desk.run()
-    assert desk.said("typed") == answer(typed, 3)
-    assert desk.said("slow") == answer(background("slow", prompt=1200), 300)
-    assert stats_of(desk, "slow").displaced >= 1
-
-
-def _rows(desk: Desk) -> list[int]:
-    return [*desk.device.single, *desk.device.batch]
-
-
-def _kept(desk: Desk) -> int:
-    return sum(len(tokens) for _, tokens in desk.device.kept.values())
+    desk.run().proven()
+    assert desk.stats("slow").displaced >= 1
 
 
 def test_a_request_that_waited_long_is_next_and_keeps_its_row_for_a_while() -> None:
@@ -145,8 +118,8 @@ def test_pauses_between_urgent_requests_do_not_begin_the_wait_again(prefix_bytes
     clock = Clock(1.0)
     limits = replace(LIMITS, max_rows=1, block_tokens=4, prefix_bytes=prefix_bytes)
     desk = Desk(limits, clock=clock)
-    slow, typed = background("slow", prompt=300, max_tokens=4), 0
-    desk.submit(ask("t", max_tokens=8), slow)
+    desk.submit(ask("t", max_tokens=8), background("slow", prompt=300, max_tokens=4))
+    typed = 0
     until = clock.now + 2 * STARVATION_S
     while not desk.said("slow"):
         clock.now += 0.5
@@ -155,8 +128,7 @@ def test_pauses_between_urgent_requests_do_not_begin_the_wait_again(prefix_bytes
         if desk.scheduler.running and desk.scheduler.running[0].request.id == "slow":
             typed += 1
             desk.submit(ask(f"t{typed}", max_tokens=8))
-    desk.run()
-    assert desk.said("slow") == answer(slow, 4)
+    desk.run().proven()
 
 
 def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
@@ -167,8 +139,7 @@ def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
     desk.submit(*(background(f"b{i}", max_tokens=50) for i in range(4)))
     clock.now += 2 * STARVATION_S
     desk.submit(*(ask(f"u{i}", max_tokens=5) for i in range(3)))
-    while not desk.said("u2"):
-        desk.step()
+    desk.until(lambda: desk.said("u2"))
     begun = [name for name in ("b0", "b1", "b2", "b3") if desk.said(name)]
     assert begun == ["b0"]
     desk.run()
@@ -196,14 +167,11 @@ def test_many_requests_of_mixed_priority_all_say_their_answers(seed: int) -> Non
         desk.step()
         if not waiting and not desk.scheduler.has_work:
             break
-    desk.run()
-    assert [desk.said(one.id) for one in asked] == [
-        answer(one, one.max_tokens or 0) for one in asked
-    ]
-    assert sum(stats_of(desk, one.id).displaced for one in asked) > 0
+    desk.run().proven()
+    assert sum(desk.stats(one.id).displaced for one in asked) > 0
     for one in asked:  # each prompt is reported once, and never backwards
         done = [e.done for e in desk.events if _is_progress(e, one.id)]
-        assert all(a <= b for a, b in pairwise(done)) or stats_of(desk, one.id).displaced
+        assert all(a <= b for a, b in pairwise(done)) or desk.stats(one.id).displaced
 
 
 def _is_progress(event: object, name: str) -> bool:
@@ -213,14 +181,12 @@ def _is_progress(event: object, name: str) -> bool:
 def test_a_displaced_request_can_be_cancelled_while_it_waits() -> None:
     desk = Desk(replace(LIMITS, max_rows=1))
     desk.submit(background("slow", max_tokens=50))
-    while len(desk.said("slow")) < 5:
-        desk.step()
+    desk.until(lambda: len(desk.said("slow")) >= 5)
     desk.submit(ask("typed", max_tokens=20))
-    while not desk.said("typed"):
-        desk.step()
+    desk.until(lambda: desk.said("typed"))
     desk.scheduler.cancel("slow")
     desk.run()
-    assert stats_of(desk, "slow").predicted_n == len(desk.said("slow"))
+    assert desk.stats("slow").predicted_n == len(desk.said("slow"))
 
 
 def test_a_short_prompt_passes_a_long_one_and_the_long_one_does_not_starve() -> None:
@@ -247,8 +213,7 @@ def test_prompts_of_one_request_follow_one_another() -> None:
     desk = Desk(replace(LIMITS, max_rows=3, prefill_chunk=50))
     many = [replace(ask(f"m{i}", prompt=300, max_tokens=1), group="m") for i in range(2)]
     desk.run(*many, ask("one", prompt=400, max_tokens=1))
-    ended = [e.request_id for e in desk.events if isinstance(e, Finished)]
-    assert ended == ["m0", "one", "m1"]
+    assert [*desk.finished] == ["m0", "one", "m1"]
 
 
 def test_only_the_most_urgent_prompts_are_read() -> None:
@@ -256,8 +221,7 @@ def test_only_the_most_urgent_prompts_are_read() -> None:
     desk.submit(background("slow", prompt=400, max_tokens=1))
     desk.step()
     desk.submit(ask("typed", prompt=120, max_tokens=1))
-    while not desk.said("typed"):
-        desk.step()
+    desk.until(lambda: desk.said("typed"))
     opened = [op.row for op in desk.ops(Open)]
     typed = [i for i, w in enumerate(desk.windows) if w.row == opened[1]]
     between = desk.windows[typed[0] : typed[-1]]
@@ -291,14 +255,9 @@ def test_a_prefill_without_an_answer_gives_its_row_away_and_goes_on() -> None:
     for _ in range(4):
         desk.step()
     desk.submit(ask("typed", max_tokens=2))
-    while not desk.said("typed"):
-        desk.step()
-    assert not _ended(desk, "ahead")
+    desk.until(lambda: desk.said("typed"))
+    assert "ahead" not in desk.finished
     desk.run()
-    assert (stats_of(desk, "ahead").displaced, stats_of(desk, "ahead").predicted_n) == (1, 0)
+    assert (desk.stats("ahead").displaced, desk.stats("ahead").predicted_n) == (1, 0)
     again = [w for w in desk.windows if w.row == 3]
     assert again[0].start > 0, "its prefix was kept"
-
-
-def _ended(desk: Desk, name: str) -> bool:
-    return any(isinstance(e, Finished) and e.request_id == name for e in desk.events)

@@ -72,8 +72,7 @@ def test_requests_are_admitted_and_read_in_the_order_they_came() -> None:
     assert opened(desk.plans) == [1, 2, 3, 4]
     firsts = [next(i for i, e in enumerate(desk.events) if e.request_id == one.id) for one in asked]
     assert firsts == sorted(firsts)
-    for one in asked:
-        assert desk.said(one.id) == answer(one, 5)
+    desk.proven()
 
 
 def test_passes_grow_from_a_short_one_while_they_take_little_time() -> None:
@@ -114,9 +113,7 @@ def test_rows_are_given_to_requests_in_turn() -> None:
     desk.submit(*many).step()
     desk.run(*few, ask("one", max_tokens=4))
     # The first three rows were free; then the groups without a row have their turn.
-    assert opened(desk.plans) == [1, 2, 3, 9, 11, 4, 10, 5, 6, 7, 8]
-    for one in (*many, *few):
-        assert desk.said(one.id) == answer(one, one.max_tokens or 0)
+    assert opened(desk.proven().plans) == [1, 2, 3, 9, 11, 4, 10, 5, 6, 7, 8]
 
 
 def test_a_full_queue_refuses_and_keeps_nothing() -> None:
@@ -141,17 +138,12 @@ def test_a_prompt_that_fills_the_context_is_refused_and_one_shorter_gets_one_tok
 def test_without_max_tokens_an_answer_goes_to_the_end_of_the_context() -> None:
     desk = Desk(LIMITS).run(ask("a", prompt=350, max_tokens=None))
     assert len(desk.said("a")) == 50
-    assert ended(desk, "a").reason is FinishReason.LENGTH
-
-
-def ended(desk: Desk, name: str) -> Finished:
-    return next(e for e in desk.events if isinstance(e, Finished) and e.request_id == name)
+    assert desk.finished["a"].reason is FinishReason.LENGTH
 
 
 def test_a_long_prompt_stalls_other_rows_by_one_slice_at_most() -> None:
     desk = Desk(LIMITS).submit(ask("a", max_tokens=60))
-    while not desk.said("a"):
-        desk.step()
+    desk.until(lambda: desk.said("a"))
     desk.submit(ask("b", prompt=150), ask("c", prompt=50))
     while desk.count(Status.PREFILL) or desk.scheduler.queue.waiting:
         plan = desk.step()
@@ -184,10 +176,7 @@ def test_prompts_share_a_step_in_order_up_to_a_slice(first: int, read: object) -
 @pytest.mark.parametrize("window", [0, 4])
 def test_known_ends_are_never_launched_over(company: int, window: int) -> None:
     desk = Desk(replace(LIMITS, num_draft_tokens=window), drafters=(Guess(),))
-    asked = [ask(f"r{i}", max_tokens=3 + i) for i in range(1 + company)]
-    desk.run(*asked)
-    for one in asked:
-        assert desk.said(one.id) == answer(one, one.max_tokens or 0)
+    desk.run(*(ask(f"r{i}", max_tokens=3 + i) for i in range(1 + company))).proven()
     widths: dict[int, int] = {}
     for launched in desk.windows:
         if launched.sample:
@@ -213,22 +202,16 @@ def test_rows_that_decode_together_share_one_forward() -> None:
 
 def test_a_merge_that_would_not_fit_is_refused_and_the_rows_take_turns() -> None:
     desk = Desk(replace(LIMITS, batch_bytes=180))
-    short, long = ask("a", prompt=5, max_tokens=40), ask("b", prompt=150, max_tokens=40)
-    desk.run(short, long)
+    desk.run(ask("a", prompt=5, max_tokens=40), ask("b", prompt=150, max_tokens=40)).proven()
     assert not desk.ops(Merge)
     together = [sampled(plan) for plan in desk.plans if len(sampled(plan)) == 2]
     assert len(together) >= 5
-    for one in (short, long):
-        assert desk.said(one.id) == answer(one, 40)
 
 
 def test_rows_that_fit_merge_beside_one_that_does_not() -> None:
     desk = Desk(replace(LIMITS, batch_bytes=180))
-    asked = [ask("a", 5, 40), ask("b", 100, 40), ask("c", 6, 40)]
-    desk.run(*asked)
+    desk.run(ask("a", 5, 40), ask("b", 100, 40), ask("c", 6, 40)).proven()
     assert [op.rows for op in desk.ops(Merge)] == [(1, 3)]
-    for one in asked:
-        assert desk.said(one.id) == answer(one, 40)
 
 
 def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
@@ -241,10 +224,9 @@ def test_unbatchable_rows_run_one_after_another_within_a_step() -> None:
 def test_a_rejected_draft_is_taken_back_at_once_and_replayed_never(
     traits: object, lengths: list[int]
 ) -> None:
-    desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9))
+    desk = Desk(LIMITS, traits, drafters=(Guess(wrong=2),)).run(ask("a", max_tokens=9)).proven()
     rewinds = [op.length for op in desk.ops(Rewind)]
     assert rewinds[:2] == lengths
-    assert desk.said("a") == answer(ask("a"), 9)
     assert min(window.width for window in desk.windows) > 0
 
 
@@ -255,9 +237,8 @@ def test_cancelling_frees_the_row_for_the_next_request() -> None:
     desk.scheduler.cancel("a")
     desk.step()
     desk.step()
-    assert ended(desk, "a").reason is FinishReason.CANCELLED
-    desk.run()
-    assert desk.said("b") == answer(ask("b"), 5)
+    assert desk.finished["a"].reason is FinishReason.CANCELLED
+    desk.run().proven("b")
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(Status, Status)))
@@ -276,12 +257,12 @@ def test_times_are_in_milliseconds() -> None:
     now = iter(range(1000))
     desk = Desk(replace(LIMITS, max_rows=1), clock=lambda: float(next(now)))
     desk.run(ask("a", max_tokens=3), ask("b", max_tokens=1))
-    stats = ended(desk, "a").stats
+    stats, other = desk.stats("a"), desk.stats("b")
     assert (stats.prompt_n, stats.predicted_n) == (3, 3)
     assert stats.prompt_ms > 0
     assert stats.predicted_ms >= 2000
-    assert ended(desk, "b").stats.queue_ms > 0
-    assert ended(desk, "b").stats.predicted_ms == 0
+    assert other.queue_ms > 0
+    assert other.predicted_ms == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -313,7 +294,7 @@ def test_whatever_comes_and_goes_everybody_gets_their_own_answer(seed: int) -> N
     desk.run()
     assert not any(isinstance(event, Failed) for event in desk.events)
     for one in asked:
-        n = ended(desk, one.id).stats.predicted_n
+        n = desk.stats(one.id).predicted_n
         assert desk.said(one.id) == answer(one, n)
         assert n == one.max_tokens or one.id in cancelled
     assert not desk.device.single
