@@ -8,6 +8,7 @@ from dataclasses import replace
 from omlx.engine.device.caches import CacheTable
 from omlx.engine.device.runner import Runner
 from omlx.engine.step.plan import Plan, Step, Window
+from omlx.engine.types import Request
 from omlx.engine.vision.spans import PreparedImage
 from tests.engine.fakes import same_arrays, same_state
 from tests.engine.harness import Bench
@@ -40,6 +41,11 @@ class Replay:
     def ops(self) -> set[str]:
         """The kinds of cache operations so far."""
         return {op.op for plan in self.plans for op in plan.ops}
+
+    def run(self, *requests: Request) -> None:
+        self.bench.submit(*requests)
+        while self.bench.loop.has_work:
+            self.step()
 
     def step(self) -> None:
         self.bench.step()

@@ -20,7 +20,6 @@ from tests.engine.harness import (
     loop_of,
     model,
     padded,
-    plain,
     prompt,
     request,
 )
@@ -53,15 +52,13 @@ def test_accepted_count_is_the_first_corruption_every_round(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("window", [1, 2, 3, 4, 8, 12])
+@pytest.mark.parametrize("window", [2, 3, 4, 8, 12])
 @pytest.mark.parametrize("draft_model", ["same", "padded"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
 @pytest.mark.parametrize("family", KINDS)
 def test_accepted_count_at_every_window(
     family: str, sampling: Sampling, draft_model: str, window: int
 ) -> None:
-    if window < 4:
-        pytest.skip("too short for so many different counts") if window == 1 else None
     accepts_up_to_the_first_corruption(family, sampling, window, draft_model)
 
 
@@ -88,13 +85,10 @@ def test_a_draft_catches_up_after_a_second_request_has_come_and_gone(family: str
     loop = loop_of(family)
     drafter = Corrupted(model(family), scattered)
     loop.use_drafters([drafter])
-    first, second = (
-        request("a", prompt(5), max_tokens=70),
-        request("b", prompt(9, salt=2), max_tokens=4),
-    )
+    first = request("a", prompt(5), max_tokens=70)
+    second = request("b", prompt(9, salt=2), max_tokens=4)
     bench = Bench(loop).submit(first).until(lambda: len(drafter.accepted) >= 3)
-    bench.run(second)
-    assert bench.tokens["a"] == plain(family, first)
+    bench.run(second).proven(family, first)
     assert drafter.accepted == drafter.expected
     assert len(drafter.accepted) > 6
 
@@ -105,12 +99,8 @@ def test_stats_count_spans_repairs_and_acceptance_by_position() -> None:
     loop.use_drafters([drafter])
     bench = Bench(loop).run(request(max_tokens=40))
     (stats,) = bench.stats().drafters.values()
-    assert (
-        stats.rounds
-        == len(drafter.accepted)
-        == sum(stats.spans.values())
-        == sum(stats.repairs.values())
-    )
+    assert stats.rounds == len(drafter.accepted)
+    assert sum(stats.spans.values()) == sum(stats.repairs.values()) == stats.rounds
     assert stats.accepted == sum(drafter.accepted) == sum(stats.accepted_at)
     assert list(stats.accepted_at) == [sum(n > i for n in drafter.accepted) for i in range(4)]
     assert stats.spans["first_reject"] == drafter.accepted.count(0)

@@ -14,18 +14,12 @@ from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.step.plan import Window
 from omlx.engine.types import Speculation
 from tests import lanes
-from tests.engine.harness import LIMITS, Bench, loop_of, noisy, plain, prompt, request
+from tests.engine.harness import LIMITS, Bench, common, loop_of, noisy, prompt, request
 from tests.lanes import few
 
 SUFFIX = (91, 92, 93)
 """What the template puts before an answer."""
 TURNS = 20 if lanes.slow else 8
-
-
-def common(a: tuple[int, ...], b: tuple[int, ...]) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
 
 
 def new_passes(bench: Bench) -> list[Window]:
@@ -56,12 +50,10 @@ def test_every_turn_computes_what_is_new(
     for turn in range(TURNS):
         tokens = (*messages, *SUFFIX)
         speculation = Speculation(DRAFT if drafting else OFF)
-        one = request(
-            f"{turn}", tokens, max_tokens=24, stable=len(messages), speculation=speculation
-        )
-        bench.run(one)
+        more = {"max_tokens": 24, "stable": len(messages), "speculation": speculation}
+        bench.run(one := request(f"{turn}", tokens, **more))
         if turn in (1, TURNS - 1):
-            assert bench.tokens[one.id] == plain(family, one)
+            bench.proven(family, one)
         if turn and not drafting:
             assert 1 <= len(passes := new_passes(bench)) <= 2
             assert passes[-1].tokens[-len(SUFFIX) :] == SUFFIX  # with the first token

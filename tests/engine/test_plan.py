@@ -20,7 +20,6 @@ from tests.engine.harness import (
     Bench,
     loop_of,
     model,
-    plain,
     prompt,
     request,
     unassisted,
@@ -42,20 +41,13 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     bench.submit(first)
     while len(bench.tokens["a"]) < 8:
         replay.step()
-    bench.submit(*(request(f"b{i}", prompt(9 + 5 * i, i), WARM, max_tokens=6) for i in range(2)))
-    while loop.has_work:
-        replay.step()
-    bench.submit(request("c", (*first.tokens, *bench.tokens["a"], 3, 4), WARM, max_tokens=6))
-    while loop.has_work:
-        replay.step()
+    replay.run(*(request(f"b{i}", prompt(9 + 5 * i, i), WARM, max_tokens=6) for i in range(2)))
+    replay.run(request("c", (*first.tokens, *bench.tokens["a"], 3, 4), WARM, max_tokens=6))
     plainly = [unassisted(request(name, prompt(9), max_tokens=6)) for name in "de"]
-    bench.submit(*plainly)  # so that steps are launched before the one before is read
-    while loop.has_work:
-        replay.step()
+    replay.run(*plainly)  # so that steps are launched before the one before is read
     loop.clear_prefixes()
-    while loop.has_work:
-        replay.step()
-    assert bench.tokens["a"] == plain(family, first)
+    replay.run()
+    bench.proven(family, first)
     assert {"open", "rewind", "restore", "save", "drop", "evict"} <= replay.ops
     assert (
         loop.scheduler.batch.off_reason is not None or {"merge", "extract", "filter"} <= replay.ops

@@ -10,6 +10,7 @@ import pytest
 
 from omlx.engine.piece import Layout, Piece
 from omlx.engine.prefix.index import PrefixIndex, PrefixMatch
+from tests.engine.harness import common
 from tests.lanes import few
 
 ROWS = Layout(row_bytes=2)
@@ -87,12 +88,6 @@ def longest(shelf: Shelf, tokens: Sequence[int]) -> tuple[int, int]:
     commons = [common(tokens[:-1], held) for held in shelf.inserted]
     whole = [n for n, held in zip(commons, shelf.inserted, strict=True) if n == len(held)]
     return max(commons, default=0), max(whole, default=0)
-
-
-def common(a: Sequence[int], b: Sequence[int]) -> int:
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
 
 
 def branching(chance: random.Random, shelf: Shelf) -> list[int]:

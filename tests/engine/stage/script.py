@@ -70,16 +70,15 @@ class Play:
         self.bench.submit(first)
         while len(self.bench.tokens["a"]) < 8:
             self._replay.step()
-        joining = (request(f"b{i}", prompt(9 + 5 * i, i), WARM, max_tokens=6) for i in range(2))
-        self.run(*joining, cancel={})
-        turn = (*first.tokens, *self.bench.tokens["a"], 3, 4)
-        self.run(request("c", turn, WARM, max_tokens=6), cancel={})
-        self.run(request("d", prompt(30, 3), GREEDY, max_tokens=30), cancel={})
-        self.run(repeating(), cancel={})
+        run = self._replay.run
+        run(*(request(f"b{i}", prompt(9 + 5 * i, i), WARM, max_tokens=6) for i in range(2)))
+        run(request("c", (*first.tokens, *self.bench.tokens["a"], 3, 4), WARM, max_tokens=6))
+        run(request("d", prompt(30, 3), GREEDY, max_tokens=30))
+        run(repeating())
         for one in of_every_kind():
-            self.run(one, cancel={})
-        self.run(*(replace(one, id=f"{one.id}, too") for one in of_every_kind()), cancel={})
-        self.run(*choices(), cancel={})
+            run(one)
+        run(*(replace(one, id=f"{one.id}, too") for one in of_every_kind()))
+        run(*choices())
         for name, reached in CANCELLED.items():
             drafting = request(name, prompt(30, 7), WARM, max_tokens=24)
             plain = replace(unassisted(drafting), id=f"{name}, plain")

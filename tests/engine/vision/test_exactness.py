@@ -217,12 +217,9 @@ def test_replayed_plans_leave_equal_caches(family: str) -> None:
     while len(bench.tokens["a"]) < 6:
         replay.step()
     second = shown(family, (DOG,), GREEDY, id="b", salt=2, max_tokens=6)
-    bench.submit(second, Request("c", prompt(11, 7), WARM, max_tokens=6))
-    while loop.has_work:
-        replay.step()
+    replay.run(second, Request("c", prompt(11, 7), WARM, max_tokens=6))
     loop.clear_prefixes()
-    while loop.has_work:
-        replay.step()
+    replay.run()
     assert {"look", "forget", "open", "drop"} <= replay.ops
     for request in (first, second):
         assert bench.tokens[request.id] == decode(vision, request)
