@@ -148,20 +148,6 @@ class CorruptedSampler(TokenSampler):
         return super().take(mx.where(bad, (chosen + 1) % zoo.VOCAB_SIZE, chosen))
 
 
-class Failing(Scripted):
-    """A drafter that raises when asked, from its `after`-th proposal on."""
-
-    def __init__(self, after: int = 0) -> None:
-        super().__init__(0, [], [])
-        self._left = after
-
-    def draft(self, row: Row, limit: int) -> Draft | None:
-        self._left -= 1
-        if self._left < 0:
-            raise RuntimeError("no idea")
-        return None
-
-
 @dataclass
 class StopAt:
     """A stop matcher, complete after the token `last`; `seen` holds the tokens pushed."""

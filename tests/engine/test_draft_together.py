@@ -93,8 +93,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
 ) -> None:
     """Wrong positions, masks or states of a shared cache show in acceptance, not in tokens."""
     bench, rows = drafting(family), rows_of(3, sampling)
-    bench.run(*rows)
-    bench.proven(family, *rows)
+    bench.run(*rows).proven(family)
     assert shared_rounds(bench) > 3
     for one in rows:
         stats = bench.stats(one.id)
@@ -104,8 +103,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
 @pytest.mark.parametrize("family", few(FAMILIES, "gemma3_text", "lfm2"))
 def test_rejections_roll_back_each_row_of_the_shared_cache(family: str) -> None:
     bench, rows = drafting(family, lambda at: at % 7 in (2, 5)), rows_of(3)
-    bench.run(*rows)
-    bench.proven(family, *rows)
+    bench.run(*rows).proven(family)
     assert shared_rounds(bench) > 3
     wrong = sum(at % 7 in (2, 5) for at in range(12, 48)) / 36
     for one in rows:
@@ -123,9 +121,7 @@ def test_rows_join_leave_and_take_up_prefixes(family: str) -> None:
     bench.loop.cancel("r1")
     bench.submit(fourth).until(lambda: "r0" in bench.finished)
     following = request("r9", (*first.tokens, *bench.tokens["r0"], 3, 4), max_tokens=20)
-    bench.run(following)
-    bench.proven(family, first, third, fourth, following)
-    assert bench.tokens["r1"] == plain(family, unassisted(second))[: len(bench.tokens["r1"])]
+    bench.run(following).proven(family)
     assert bench.stats("r9").cached_n > 0
     assert shared_rounds(bench) > 6
     assert not bench.drafter._caches.members
@@ -139,8 +135,7 @@ def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
     with monkeypatch.context() as now:
         now.setattr(bench.drafter, "_draft_tokens", lambda *_: 1 / 0)
         bench.until(lambda: not bench.drafter._caches.members)
-    bench.run(later := request("later", prompt(11, 8)))
-    bench.proven("llama", *rows, later)
+    bench.run(request("later", prompt(11, 8))).proven("llama")
     gates = [bench.stats(one.id).gates["corrupted"].reason for one in rows]
     assert [gate.code for gate in gates if gate] == ["spec.off.drafter_failed"] * 3
     assert bench.stats("later").accepted > 16
@@ -175,8 +170,7 @@ def test_a_row_that_drafts_by_lookups_meanwhile_stays_in_the_shared_cache() -> N
     rounds = shared_rounds(bench)
     bench.until(lambda: row.id not in bench.drafter._caches.members)
     assert shared_rounds(bench) - rounds <= LINGER_ROUNDS
-    bench.run()
-    bench.proven("llama", *rows)
+    bench.run().proven("llama")
 
 
 def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
@@ -185,8 +179,7 @@ def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
     penalised = [replace(one, sampling=warm) for one in rows_of(2)]
     masked = request("m", prompt(8, 5), max_tokens=24)
     held = replace(masked, mask=Ruled(only_even))
-    bench.run(*penalised, held)
-    bench.proven("llama", *penalised)
+    bench.run(*penalised, held).proven("llama", *penalised)
     free = replace(unassisted(masked), mask=Ruled(only_even))
     assert bench.tokens["m"] == plain("llama", free)
     assert all(bench.stats(one.id).accepted > 8 for one in penalised)
@@ -200,9 +193,8 @@ def test_no_stream_waits_for_another_row_to_catch_up(strategy: Any) -> None:
     loop = build_loop(model("llama"), zoo.VOCAB_SIZE, limits)
     drafter = DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(model("llama")))
     loop.use_drafters([drafter])
-    short = replace(
-        request("short", prompt(9, 1), max_tokens=90), speculation=Speculation(strategy)
-    )
+    speculation = Speculation(strategy)
+    short = request("short", prompt(9, 1), max_tokens=90, speculation=speculation)
     long = request("long", prompt(6 * CATCH_UP_SLICE), max_tokens=40)
     bench = Watched(loop)
     bench.submit(short).until(lambda: len(bench.tokens["short"]) > 4)
@@ -252,9 +244,8 @@ def test_a_long_prompt_is_read_once_the_time_for_it_was_saved() -> None:
 
 def test_the_end_that_is_looked_at_is_that_of_the_text_so_far() -> None:
     """A model that is first used in the middle of an answer does not read the answer either."""
-    bench = Bench(loop_of("llama", model("llama"), window=None)).submit(
-        request("a", prompt(2 * LOOK_BACK + 40), max_tokens=60, speculation=ADAPTIVE)
-    )
+    one = request("a", prompt(2 * LOOK_BACK + 40), max_tokens=60, speculation=ADAPTIVE)
+    bench = Bench(loop_of("llama", model("llama"), window=None)).submit(one)
     bench.until(lambda: len(bench.tokens["a"]) > 2)
     (row,) = bench.loop.scheduler.running
     drafter = draft_of(bench)
@@ -273,11 +264,8 @@ def test_tokens_are_those_of_plain_decoding(family: str, sampling: Sampling) -> 
     for draft_s in (0.02, 0.5):
         costs = fixed_costs(draft="tiny", draft_seconds=draft_s)
         one = request("a", prompt(300), sampling, max_tokens=40, speculation=ADAPTIVE)
-        bench = (
-            Bench(loop_of(family, model(family), window=None, costs=costs))
-            .run(one)
-            .proven(family, one)
-        )
+        bench = Bench(loop_of(family, model(family), window=None, costs=costs)).run(one)
+        bench.proven(family)
         assert bench.stats().proposed > 0
 
 

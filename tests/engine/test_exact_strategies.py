@@ -69,19 +69,13 @@ def tried(
     if past == "own":
         sampling = replace(sampling, logit_bias=tuple((letter, 80.0) for letter in LETTERS))
     first = request("first", prompt(13), sampling, max_tokens=56, speculation=speculation)
-    second = request(
-        "second",
-        prompt(21, 1),
-        sampling,
-        max_tokens=8 if company == "left" else 24,
-        speculation=speculation,
-    )
+    length = 8 if company == "left" else 24
+    second = request("second", prompt(21, 1), sampling, length, speculation=speculation)
     costs = fixed_costs(COSTS[pace], "tiny", DRAFT_PRICE) if pace in COSTS else CostModel()
     draft = noisy(target) if strategy == "auto" else model(target)
     bench = Bench(loop_of(target, draft, costs=costs))
-    return bench.prove(
-        target, company, expecting(target, past, first), expecting(target, past, second), meet=20
-    )
+    both = (expecting(target, past, one) for one in (first, second))
+    return bench.prove(target, company, *both, meet=20)
 
 
 def expecting(target: str, past: str, one: Request) -> Request:
@@ -94,12 +88,8 @@ def expecting(target: str, past: str, one: Request) -> Request:
         (token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token
         for i, token in enumerate(answer)
     ]
-    predictions = {
-        "perfect": answer,
-        "corrupted": corrupted,
-        "unrelated": prompt(60, salt=5),
-        "own": (),
-    }
+    predictions = {"perfect": answer, "corrupted": corrupted, "own": ()}
+    predictions["unrelated"] = prompt(60, salt=5)
     return replace(one, speculation=replace(one.speculation, prediction=tuple(predictions[past])))
 
 
@@ -147,10 +137,8 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     answer = plain(target, unassisted(one))
     speculation = Speculation(parse("ngram;draft"), DEFAULT_DRAFT_LENGTH, tuple(answer[:foreseen]))
     costs = fixed_costs(flat, "tiny", 3 * DRAFT_PRICE)
-    bench = Bench(loop_of(target, model(target), costs=costs)).run(
-        replace(one, speculation=speculation)
-    )
-    assert bench.tokens["a"] == answer
+    bench = Bench(loop_of(target, model(target), costs=costs))
+    bench.run(replace(one, speculation=speculation)).proven(target, one)
     rounds = [window for window in bench.windows if window.drafter == "tiny"]
     places = [w.start + w.pending - len(one.tokens) for w in rounds]
     gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
@@ -165,12 +153,8 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     [("draft:min=6", DEFAULT_DRAFT_LENGTH), ("draft", DraftLength(6, 6, 64))],
 )
 def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) -> None:
-    one = request(
-        tokens=prompt(13),
-        sampling=WARM,
-        max_tokens=56,
-        speculation=Speculation(parse(strategy), window),
-    )
+    speculation = Speculation(parse(strategy), window)
+    one = request("a", prompt(13), WARM, max_tokens=56, speculation=speculation)
     costs = fixed_costs(flat, "tiny", DRAFT_PRICE)
     bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one).proven("llama", one)
     lengths = [window.draft_n for window in bench.windows if window.draft_n]
@@ -180,30 +164,23 @@ def test_no_draft_is_shorter_than_asked_for(strategy: str, window: DraftLength) 
 
 @pytest.mark.parametrize("target", few(KINDS, "llama", "gemma3_text", "falcon_h1"))
 def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
-    one = request(
-        tokens=prompt(13),
-        sampling=WARM,
-        max_tokens=56,
-        speculation=Speculation(NGRAM, DEFAULT_DRAFT_LENGTH),
-    )
+    speculation = Speculation(NGRAM, DEFAULT_DRAFT_LENGTH)
+    one = request("a", prompt(13), WARM, max_tokens=56, speculation=speculation)
     answer = plain(target, unassisted(one))
-    whole = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(
-        expecting(target, "perfect", one)
-    )
+    foreseen = expecting(target, "perfect", one)
+    whole = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(foreseen)
     drafted: list[int] = []  # positions in the answer
     for launched in whole.windows:
         first_drafted = launched.start + launched.pending - len(one.tokens)
         drafted += range(first_drafted, first_drafted + launched.draft_n - 1)
     stop = next(answer[i] for i in reversed(drafted) if answer[i] not in answer[:i])
-    first = replace(expecting(target, "perfect", one), stop_ids=frozenset({stop}))
+    first = replace(foreseen, stop_ids=frozenset({stop}))
     bench = Bench(loop_of(target, costs=fixed_costs(sawtooth))).run(first)
     assert bench.tokens["a"] == answer[: answer.index(stop) + 1]
     assert bench.stats().drafters["ngram"].spans["stopped"] == 1
-    again = replace(
-        one, id="again", tokens=(*first.tokens, *bench.tokens["a"], 11, 12), max_tokens=24
-    )
-    bench.run(expecting(target, "perfect", again))
-    assert bench.tokens["again"] == plain(target, unassisted(again))
+    turn = (*first.tokens, *bench.tokens["a"], 11, 12)
+    again = replace(one, id="again", tokens=turn, max_tokens=24)
+    bench.run(expecting(target, "perfect", again)).proven(target, again)
     stats = bench.stats("again")
     # Recurrent layers were last exact at the start of the stopped window, which may be wide.
     assert stats.cached_n >= (

@@ -18,10 +18,10 @@ from omlx.engine.speculation.drafter import Drafter, Proposal
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.drafters.ngram import NgramDrafter
 from omlx.engine.speculation.policy import RowPolicy
-from omlx.engine.types import Failed, FinishReason, Sampling, Speculation
+from omlx.engine.types import FinishReason, Sampling, Speculation
 from omlx.errors import NonFiniteLogits
 from tests import zoo
-from tests.engine.fakes import VOCAB, Broken, Counting, Failing, Scripted, StuckCache
+from tests.engine.fakes import VOCAB, Broken, Counting, Scripted, StuckCache
 from tests.engine.harness import (
     LIMITS,
     Bench,
@@ -45,16 +45,11 @@ def apart(poison: int) -> EngineLoop:
     return build_loop(Counting(frozenset({poison})), VOCAB, LIMITS)
 
 
-def failure(bench: Bench, name: str) -> Failed:
-    assert name not in bench.finished
-    return bench.failed[name]
-
-
 def test_a_forward_that_raises_ends_its_request_alone(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(apart(poison=33), check=False)
     bench.submit(request("a", (10,), max_tokens=20)).until(lambda: len(bench.tokens["a"]) > 3)
     bench.run(request("bad", (31, 32, 33, 34), max_tokens=5))
-    error = failure(bench, "bad").error
+    error = bench.failed["bad"].error
     assert error.code == "engine.step"
     assert error.params == {"detail": "ValueError"}, "the client does not see internals"
     (record,) = [record for record in caplog.records if record.name == "omlx.engine"]
@@ -70,17 +65,15 @@ def test_a_forward_that_raises_ends_its_request_alone(caplog: pytest.LogCaptureF
 def test_a_failed_request_leaves_nothing_to_reuse() -> None:
     bench = Bench(apart(poison=20), check=False).run(request("a", (10,), max_tokens=20))
     assert bench.tokens["a"] == counting(10, 10)
-    assert failure(bench, "a").error.status == 500
+    assert bench.failed["a"].error.status == 500
     assert not len(bench.loop.runner.caches.kept)
     assert bench.loop.runner.caches.nbytes == 0
 
 
 def test_a_stop_matcher_that_raises_ends_its_request_alone() -> None:
-    bench = Bench(loop_of("llama"))
     good, bad = request("good", prompt(9)), request("bad", prompt(8, 2), stop=Broken(after=4))
-    bench.run(bad, good)
-    assert failure(bench, "bad").error.code == "engine.step"
-    assert bench.tokens["good"] == plain("llama", good)
+    bench = Bench(loop_of("llama")).run(bad, good).proven("llama", good)
+    assert bench.failed["bad"].error.code == "engine.step"
     assert len(bench.tokens["bad"]) == 4
 
 
@@ -89,70 +82,52 @@ def test_a_stop_matcher_that_raises_while_alone_and_speculating() -> None:
     free = request(max_tokens=30)
     bench.loop.use_drafters([Scripted(13, plain("qwen3_next", free), [2, 4])])
     bench.run(request(stop=Broken(after=5)))
-    assert failure(bench, "a").error.code == "engine.step"
-    bench.run(request("b"))
-    assert bench.tokens["b"] == plain("qwen3_next", request("b"))
+    assert bench.failed["a"].error.code == "engine.step"
+    bench.run(request("b")).proven("qwen3_next", request("b"))
 
 
-@pytest.mark.parametrize("after", [0, 3])
-def test_a_drafter_that_raises_costs_the_request_nothing_but_its_drafts(after: int) -> None:
+def raising(drafter: Drafter, method: str, after: int) -> Drafter:
+    """The drafter, whose method raises from its `after`-th call on; `raised`: it did."""
+    work, calls = getattr(drafter, method), itertools.count()
+    drafter.raised = False
+
+    def answer(*asked: object) -> object:
+        if next(calls) >= after:
+            drafter.raised = True
+            raise RuntimeError("no idea")
+        return work(*asked)
+
+    setattr(drafter, method, answer)
+    return drafter
+
+
+@pytest.mark.parametrize(("method", "after"), [("draft", 0), ("draft", 3), ("observe", 0)])
+def test_a_drafter_that_raises_costs_the_request_nothing_but_its_drafts(
+    method: str, after: int
+) -> None:
     loop = loop_of("llama")
-    loop.use_drafters([Failing(after)])
-    bench = Bench(loop).run(request())
-    assert bench.tokens["a"] == plain("llama", request())
+    rounds = [None] * after + [2, 4]
+    loop.use_drafters([raising(Scripted(13, plain("llama", request()), rounds), method, after)])
+    bench = Bench(loop).run(request()).proven("llama")
     assert bench.finished["a"].reason is FinishReason.LENGTH
     reason = bench.stats().speculation
     assert reason.code == "spec.off.drafter_failed"
     assert "no idea" in str(reason.params["detail"])
 
 
-class Confused(Scripted):
-    """Drafts well and raises when its round was verified, from its `after`-th round on."""
-
-    after = 0
-
-    def observe(self, row: object, accepted: int) -> None:
-        self.after -= 1
-        if self.after < 0:
-            raise RuntimeError("did not expect that")
-
-
-def test_a_drafter_that_raises_when_its_round_is_verified_is_disabled() -> None:
-    loop = loop_of("llama")
-    loop.use_drafters([Confused(13, plain("llama", request()), [2, 4])])
-    bench = Bench(loop).run(request())
-    assert bench.tokens["a"] == plain("llama", request())
-    assert bench.stats().speculation.code == "spec.off.drafter_failed"
-
-
 def test_a_drafter_that_raises_in_the_middle_is_disabled_and_reported() -> None:
     loop = loop_of("llama")
-    drafter = Confused(13, plain("llama", request()), [2, 4])
-    drafter.after = 1
+    drafter = raising(Scripted(13, plain("llama", request()), [2, 4]), "observe", 1)
     loop.use_drafters([drafter])
-    bench = Bench(loop).submit(request()).until(lambda: drafter.after < 0)
+    bench = Bench(loop).submit(request()).until(lambda: drafter.raised)
     row = loop.scheduler.running[0]
     tallies = loop.scheduler.speculator.stats(row.id)
     before = copy.deepcopy(tallies)
-    bench.run()
+    bench.run().proven("llama")
     assert tallies == before, "a disabled drafter is not counted"
-    assert bench.tokens["a"] == plain("llama", request())
     assert bench.stats().speculation.code == "spec.on"
     gate = bench.stats().gates["scripted"]
     assert (gate.state, gate.reason and gate.reason.code) == ("off", "spec.off.drafter_failed")
-
-
-def raising(drafter: Drafter, method: str, after: int) -> Drafter:
-    """The drafter, whose method raises from its `after`-th call on."""
-    work, calls = getattr(drafter, method), itertools.count()
-
-    def answer(*asked: object) -> object:
-        if next(calls) >= after:
-            raise RuntimeError("no idea")
-        return work(*asked)
-
-    setattr(drafter, method, answer)
-    return drafter
 
 
 def counted_with(*drafters: Drafter) -> Bench:
@@ -172,27 +147,18 @@ def scripted(*rounds: int | None) -> Scripted:
 
 
 def failed_gates(bench: Bench) -> set[str]:
-    gates = bench.stats().gates.items()
-    return {
-        name
-        for name, gate in gates
-        if gate.reason and gate.reason.code == "spec.off.drafter_failed"
-    }
+    reasons = {name: gate.reason for name, gate in bench.stats().gates.items() if gate.reason}
+    return {name for name, why in reasons.items() if why.code == "spec.off.drafter_failed"}
 
 
 @pytest.mark.parametrize("after", range(5))
 @pytest.mark.parametrize("method", ["propose", "draft", "observe"])
-def test_a_draft_that_raises_leaves_lookups_drafting(method: str, after: int) -> None:
+def test_a_drafter_that_raises_leaves_the_other_drafting(method: str, after: int) -> None:
     bench = counted_with(raising(scripted(2, None, 4, None, 1), method, after), NgramDrafter())
     assert failed_gates(bench) == {"scripted"}
     assert bench.stats().drafters["ngram"].accepted > 0
     assert bench.stats().gates["ngram"].state == "on"
     assert bench.stats().speculation.code == "spec.on"
-
-
-@pytest.mark.parametrize("after", range(5))
-@pytest.mark.parametrize("method", ["propose", "draft", "observe"])
-def test_a_lookup_that_raises_leaves_the_draft_drafting(method: str, after: int) -> None:
     bench = counted_with(raising(NgramDrafter(), method, after), scripted(2, None, 4))
     assert failed_gates(bench) == {"ngram"}
     assert bench.stats().drafters["scripted"].accepted > 0
@@ -250,21 +216,16 @@ def test_a_prefix_that_a_draft_could_not_keep_is_not_taken_up(
     def full(cache: object, pieces: object) -> None:
         raise MemoryError("no room")
 
-    loop, (one, again) = (
-        loop_of("llama"),
-        (request(name, prompt(40), stable=30, max_tokens=12) for name in "ab"),
-    )
-    drafter = DraftModel(
-        "hybrid", model("qwen3_next"), zoo.VOCAB_SIZE, cache_maker(model("qwen3_next"))
-    )
+    loop, hybrid = loop_of("llama"), model("qwen3_next")
+    one, again = (request(name, prompt(40), stable=30, max_tokens=12) for name in "ab")
+    drafter = DraftModel("hybrid", hybrid, zoo.VOCAB_SIZE, cache_maker(hybrid))
     loop.use_drafters([drafter])
     with monkeypatch.context() as now:
         now.setattr(drafter._prefixes._kept, "keep", full)
         bench = Bench(loop).run(one)
     assert bench.stats("a").speculation.code == "spec.off.drafter_failed"
-    bench.run(again)
+    bench.run(again).proven("llama")
     assert bench.stats("b").speculation.code == "spec.on"
-    assert bench.tokens["a"] == bench.tokens["b"] == plain("llama", unassisted(one))
 
 
 def stuck_target() -> EngineLoop:
@@ -277,9 +238,8 @@ def stuck_target() -> EngineLoop:
 
 
 def test_a_rewind_that_fails_ends_its_request() -> None:
-    bench = Bench(stuck_target(), check=False).submit(request("a", (10,), max_tokens=30))
-    bench.run()
-    assert failure(bench, "a").error.code == "rewind.failed"
+    bench = Bench(stuck_target(), check=False).run(request("a", (10,), max_tokens=30))
+    assert bench.failed["a"].error.code == "rewind.failed"
     assert bench.tokens["a"] == counting(10, 7)
     bench.loop.use_drafters([])
     bench.run(request("b", (10,), max_tokens=5))
@@ -290,16 +250,15 @@ def test_sampling_that_no_filter_accepts_ends_its_request_alone() -> None:
     bench = Bench(loop_of("llama"), check=False)
     bad = request("bad", prompt(5, 1), Sampling(temperature=1.0, repetition_penalty=-1.0))
     bench.submit(request("good")).until(lambda: len(bench.tokens["good"]) > 3)
-    bench.run(bad)
-    assert failure(bench, "bad").error.status == 500
-    assert bench.tokens["good"] == plain("llama", request("good"))
+    bench.run(bad).proven("llama", request("good"))
+    assert bench.failed["bad"].error.status == 500
 
 
 def test_a_batch_continues_when_one_of_its_rows_fails() -> None:
     rows = [request(f"{i}", prompt(7, i), max_tokens=20) for i in range(3)]
     rows[1] = replace(rows[1], stop=Broken(after=6))
     bench = Bench(loop_of("recurrent_gemma")).run(*rows)
-    assert failure(bench, "1").error.code == "engine.step"
+    assert bench.failed["1"].error.code == "engine.step"
     bench.proven("recurrent_gemma", rows[0], rows[2])
 
 
@@ -322,13 +281,11 @@ def damaged(name: str, value: float) -> nn.Module:
 def test_a_damaged_model_fails_its_requests_and_caches_nothing(name: str, damage: str) -> None:
     loop = loop_of(damaged(name, DAMAGE[damage]), draft=noisy(name))
     for number in range(2):
-        bench = Bench(loop)
-        bench.submit(
+        bench = Bench(loop).run(
             request("a", prompt(40), stable=32),
             unassisted(request("b", prompt(40, salt=1))),
             request("c", prompt(24), speculation=Speculation()),
         )
-        bench.run()
         assert not bench.finished, number
         assert {type(failed.error) for failed in bench.failed.values()} == {NonFiniteLogits}
         assert [failed.error.code for failed in bench.failed.values()] == ["engine.not_finite"] * 3
@@ -340,11 +297,8 @@ def test_a_passing_fault_fails_what_ran_and_leaves_the_model_sound() -> None:
     broken = damaged("llama", math.nan)
     sound = model("llama")
     loop = loop_of(broken)
-    bench = Bench(loop).submit(request(tokens=prompt(40), stable=32))
-    bench.run()
+    bench = Bench(loop).run(request(tokens=prompt(40), stable=32))
     broken.update(sound.parameters())
     again = unassisted(request("again", prompt(40), stable=32))
-    bench.submit(again)
-    bench.run()
-    assert bench.finished["again"].stats.cached_n == 0
-    assert bench.tokens["again"] == plain("llama", again)
+    bench.run(again).proven("llama", again)
+    assert bench.stats("again").cached_n == 0

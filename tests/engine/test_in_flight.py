@@ -32,11 +32,8 @@ def stopping(family: str, name: str, at: int, how: str) -> tuple[Request, list[i
     """A request that ends at its token `at`, by a stop id or a stop string, and what it says."""
     answer = plain(family, named(name))
     end = answer.index(answer[at]) + 1
-    one = named(
-        name,
-        **({"stop_ids": frozenset({answer[at]})} if how == "id" else {"stop": StopAt(answer[at])}),
-    )
-    return one, answer[:end]
+    stops = {"id": {"stop_ids": frozenset({answer[at]})}, "string": {"stop": StopAt(answer[at])}}
+    return named(name, **stops[how]), answer[:end]
 
 
 def in_flight(bench: Bench, name: str) -> bool:
@@ -59,15 +56,10 @@ def test_a_stop_of_plain_decoding_leaves_what_was_committed(family: str, how: st
 def test_a_stop_in_company_leaves_both_conversations_whole(family: str) -> None:
     one, said = stopping(family, "a", 9, "id")
     bench = Bench(loop_of(family)).run(one, named("b"), named("c"))
-    for name, tokens in (
-        ("a", said),
-        ("b", plain(family, named("b"))),
-        ("c", plain(family, named("c"))),
-    ):
-        assert bench.tokens[name] == tokens, name
-    stored_length(bench.loop, [*one.tokens, *said])
-    stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
-    stored_length(bench.loop, [*named("c").tokens, *bench.tokens["c"]])
+    assert bench.tokens["a"] == said
+    bench.proven(family, named("b"), named("c"))
+    for name in "abc":
+        stored_length(bench.loop, [*named(name).tokens, *bench.tokens[name]])
 
 
 @pytest.mark.parametrize("family", few(KINDS, "llama", "recurrent_gemma"))
@@ -79,9 +71,8 @@ def test_a_cancel_lands_within_two_steps_and_leaves_what_was_committed(family: s
     bench.until(lambda: "a" in bench.finished)
     assert bench.steps - steps <= 2
     assert bench.finished["a"].reason is FinishReason.CANCELLED
-    bench.run()
+    bench.run().proven(family)
     conversation = [*named("a").tokens, *bench.tokens["a"]]
-    assert bench.tokens["a"] == plain(family, named("a"))[: len(bench.tokens["a"])]
     assert stored_length(bench.loop, conversation) >= len(conversation) - 1
 
 
@@ -92,10 +83,7 @@ def test_a_row_of_a_batch_that_is_cancelled_frees_its_place_and_leaves_the_other
     bench = Bench(loop_of(family)).submit(named("a"), named("b"), named("c"))
     bench.until(lambda: all(len(bench.tokens[name]) >= 4 for name in "abc"))
     bench.loop.cancel("b")
-    bench.run()
-    for name in "ac":
-        assert bench.tokens[name] == plain(family, named(name))
-    assert bench.tokens["b"] == plain(family, named("b"))[: len(bench.tokens["b"])]
+    bench.run().proven(family)
     stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
 
 
@@ -120,19 +108,7 @@ def test_a_join_while_a_step_is_in_flight_changes_no_tokens(family: str) -> None
     bench = Bench(loop_of(family)).submit(named("a"))
     bench.until(lambda: len(bench.tokens["a"]) >= 5 and in_flight(bench, "a"))
     bench.submit(named("b")).until(lambda: len(bench.tokens["b"]) >= 3 and in_flight(bench, "b"))
-    bench.run(named("c"))
-    for name in "abc":
-        assert bench.tokens[name] == plain(family, named(name)), name
-
-
-def test_a_known_end_is_never_launched_over() -> None:
-    bench = Bench(loop_of("llama")).submit(named("a"))
-    while bench.loop.has_work:
-        bench.step()
-        for row in bench.loop.scheduler.running:
-            assert row.computed <= row.end - 1
-    conversation = [*named("a").tokens, *bench.tokens["a"]]
-    assert stored_length(bench.loop, conversation) == len(conversation) - 1
+    bench.run(named("c")).proven(family)
 
 
 @pytest.mark.parametrize("family", few(KINDS, "llama", "qwen3_next", "recurrent_gemma"))
@@ -170,6 +146,4 @@ def test_urgent_requests_start_beside_a_batch_that_waits() -> None:
     bench = Bench(loop).submit(asked["slow"], asked["other"])
     bench.until(lambda: len(bench.tokens["slow"]) > 5 and len(bench.tokens["other"]) > 5)
     assert len(loop.scheduler.batch.members) == 2
-    bench.run(asked["typed"], asked["second"])
-    for name, one in asked.items():
-        assert bench.tokens[name] == plain("llama", one)
+    bench.run(asked["typed"], asked["second"]).proven("llama")

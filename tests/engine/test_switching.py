@@ -14,8 +14,8 @@ from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.step.row import LINGER_STEPS
 from omlx.engine.types import Speculation
 from omlx.errors import Reason
-from tests.engine.fakes import Corrupted, Counting, Failing, StuckCache
-from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, plain, prompt, request
+from tests.engine.fakes import Corrupted, Counting, StuckCache
+from tests.engine.harness import KINDS, LIMITS, Bench, loop_of, model, noisy, prompt, request
 from tests.lanes import few
 
 BATCHED = (
@@ -46,9 +46,10 @@ TOGETHER = tuple(name for name in BATCHED if name not in ("nemotron_h", "recurre
 @pytest.mark.parametrize("family", few(BATCHED, every=3))
 def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: str) -> None:
     loop, drafter = half_right(family)
-    first, second = request("a", prompt(6), max_tokens=80), request("b", prompt(9, 2), max_tokens=6)
-    bench = Bench(loop).submit(first).until(lambda: len(drafter.accepted) >= 4)
-    bench.submit(second).until(lambda: loop.request_counts.decoding == 2)
+    bench = Bench(loop).submit(request("a", prompt(6), max_tokens=80))
+    bench.until(lambda: len(drafter.accepted) >= 4)
+    bench.submit(request("b", prompt(9, 2), max_tokens=6))
+    bench.until(lambda: loop.request_counts.decoding == 2)
     begun = bench.steps
     bench.until(lambda: len(loop.runner.caches.members) == 2)
     assert bench.steps - begun <= 2
@@ -61,9 +62,7 @@ def test_switches_to_a_batch_within_two_steps_and_back_to_speculation(family: st
     assert bench.steps - left <= LINGER_STEPS + 3
     bench.until(lambda: sum(drafter.accepted[rounds:]) > 0)
     assert bench.steps - left <= LINGER_STEPS + 6
-    bench.run()
-    assert bench.tokens["a"] == plain(family, first)
-    assert bench.tokens["b"] == plain(family, second)
+    bench.run().proven(family)
     assert sorted(drafter.accepted) == sorted(drafter.expected)
     assert bench.stats("a").speculation == Reason("spec.on")
     expected = "spec.on" if family in TOGETHER else "batch.off.uneven"
@@ -97,19 +96,15 @@ def test_a_flapping_second_row_does_not_copy_caches_back_and_forth(family: str) 
         bench.submit(short).until(lambda name=short.id: name in bench.finished)
         splits += not bench.loop.runner.caches.members
     assert splits == 0
-    bench.run()
-    assert bench.tokens["a"] == plain(family, first)
+    bench.run().proven(family, first)
 
 
 def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
     loop, drafter = half_right("llama")
     loop.scheduler.planner.limits = replace(LIMITS, prefill_slice=8)
     long = request("b", prompt(100, 4), max_tokens=2)
-    bench = (
-        Bench(loop)
-        .submit(request("a", prompt(6), max_tokens=80))
-        .until(lambda: len(drafter.accepted) > 1)
-    )
+    bench = Bench(loop).submit(request("a", prompt(6), max_tokens=80))
+    bench.until(lambda: len(drafter.accepted) > 1)
     rounds = len(drafter.accepted)
     bench.submit(long).until(lambda: loop.request_counts.decoding == 2)
     assert len(drafter.accepted) - rounds >= 100 // 8 - 2
@@ -128,9 +123,7 @@ def test_a_prompt_that_only_prefills_does_not_end_speculation() -> None:
 )
 def test_prompts_of_one_token_share_a_batch(family: str, others: tuple[int, ...]) -> None:
     rows = [request(f"{i}", prompt(n, i), max_tokens=10) for i, n in enumerate((*others, 4))]
-    bench = Bench(loop_of(family)).run(*rows)
-    assert not bench.failed
-    bench.proven(family, *rows)
+    Bench(loop_of(family)).run(*rows).proven(family)
 
 
 @pytest.mark.parametrize("family", few(KINDS, "gpt_oss", "falcon_h1"))
@@ -140,37 +133,30 @@ def test_rows_that_come_and_go_at_every_step(family: str) -> None:
     for one in rows:
         bench.submit(one).step()
         bench.step()
-    bench.run()
-    bench.proven(family, *rows)
+    bench.run().proven(family)
 
 
 def test_the_reason_why_speculation_is_off_is_reported() -> None:
     def reason(loop: EngineLoop, **asked: object) -> str:
         bench = Bench(loop).run(request(speculation=Speculation(**{"strategy": DRAFT, **asked})))
-        assert bench.tokens["a"] == plain("llama", request())
+        bench.proven("llama")
         assert bench.stats().proposed == 0
         return bench.stats().speculation.code
 
     assert reason(loop_of("llama")) == "spec.off.no_draft_model"
     assert reason(loop_of("llama", model("llama")), strategy=OFF) == "spec.off.requested"
-    assert (
-        reason(loop_of("llama", model("llama")), draft_length=DraftLength.exactly(0))
-        == "spec.off.zero_window"
-    )
+    none = DraftLength.exactly(0)
+    assert reason(loop_of("llama", model("llama")), draft_length=none) == "spec.off.zero_window"
     refused = loop_of("llama")
     refused.use_drafters([], Reason("spec.off.tokenizer", {"detail": "other"}))
     assert reason(refused) == "spec.off.tokenizer"
-    failing = loop_of("llama")
-    failing.use_drafters([Failing()])
-    assert reason(failing) == "spec.off.drafter_failed"
 
 
 def test_an_unknown_cache_of_target_or_draft_turns_speculation_off_by_name() -> None:
     strange = Counting(make_cache=lambda: [StuckCache()])
     for target, draft in ((strange, Counting()), (Counting(), strange)):
-        bench = Bench(build_loop(target, 64, LIMITS, draft=draft)).run(
-            request(tokens=(5,), max_tokens=8)
-        )
+        bench = Bench(build_loop(target, 64, LIMITS, draft=draft))
+        bench.run(request(tokens=(5,), max_tokens=8))
         assert bench.tokens["a"] == list(range(6, 14))
         assert bench.stats().speculation == Reason("spec.off.cache", {"layers": "StuckCache"})
 
@@ -179,17 +165,3 @@ def test_a_request_sets_its_own_window() -> None:
     bench = Bench(loop_of("llama", model("llama"), window=4))
     bench.run(request(max_tokens=30, speculation=Speculation(DRAFT, DraftLength.exactly(9))))
     assert len(bench.stats().drafters["tiny"].accepted_at) == 9
-
-
-def test_a_wide_batch_of_other_lengths_and_temperatures() -> None:
-    rows = [
-        request(
-            f"{i}",
-            prompt(3 + 4 * i, i),
-            replace(request().sampling, temperature=0.3 * i, seed=i),
-            max_tokens=12,
-        )
-        for i in range(6)
-    ]
-    bench = Bench(loop_of("llama", limits=replace(LIMITS, max_rows=8))).run(*rows)
-    bench.proven("llama", *rows)
