@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ from mlx.utils import tree_flatten
 
 from omlx.engine.device.model import cache_maker, parts_of
 from omlx.engine.device.sampling import Draw, RowSampler, draw, process
-from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.head import HeadDrafter
 from omlx.engine.step.row import Row
-from omlx.errors import Reason
 from omlx.models.pool.borrowed_drafters import BorrowedHead, drafter_of, open_drafter
 from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.harness import model
-from tests.engine.heads import Bad
+from tests.engine.heads import Watched
 from tests.zoo.borrowed import CONFIGS as BORROWED
 from tests.zoo.build import config_of, randomise
 from tests.zoo.family import SMALL
@@ -121,62 +118,33 @@ def _widened(config: dict[str, Any], vocab_size: int) -> dict[str, Any]:
     return copied
 
 
-@dataclass
-class Watched:
-    """A drafter whose drafts are compared with its module's own calls, and then replaced by the
-    `answers`, wrong where `bad` says so.
-    """
+def watched(kind: str, family: str) -> Watched:
+    """A drafter of random weights, beside the drafts that its module's own calls make."""
+    head = random_head(kind, family)
+    drafter = drafter_of(head.kind, head, model(family), zoo.VOCAB_SIZE)
+    return Watched(family, drafter, partial(_own_calls, family, head, drafter), compare_every=4)
 
-    kind: str
-    family: str
-    answers: dict[str, Sequence[int]] = field(default_factory=dict)
-    bad: Bad = lambda position: False
-    compare_every: int = 4
-    rounds: int = 0
-    drafted: list[list[int]] = field(default_factory=list)
-    expected: list[list[int]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.head = random_head(self.kind, self.family)
-        made = drafter_of(self.head.kind, self.head, model(self.family), zoo.VOCAB_SIZE)
-        assert not isinstance(made, Reason)
-        self.drafter: HeadDrafter = made
-        self._draft = made.draft
-        made.draft = self.draft  # type: ignore[method-assign]
-
-    def draft(self, row: Row, limit: int) -> Draft | None:
-        made = self._draft(row, limit)
-        if made is None:
-            return None
-        self.rounds += 1
-        from_start = self.drafter._rows[row.id].first == 0
-        if row.mask is None and from_start and self.rounds % self.compare_every == 0:
-            self.drafted.append(list(made.tokens or made.array.tolist()))
-            self.expected.append(self.own_calls(row, made.n))
-        answer = self.answers.get(row.request.id)
-        if answer is None:
-            return made
-        first = len(row.tokens)
-        known = list(answer[first - row.prompt_len :][: made.n])
-        wrong = [(t + self.bad(first + i)) % zoo.VOCAB_SIZE for i, t in enumerate(known)]
-        return Draft(self.drafter.name, len(wrong), tuple(wrong)) if wrong else None
-
-    def own_calls(self, row: Row, n: int) -> list[int]:
-        """Draft as the module's public methods do, from the whole text."""
-        tokens, module, body = list(row.tokens), self.head.module, self.drafter.parts.body
-        states = body(mx.array([tokens[:-1]]), cache=cache_maker(model(self.family))())
-        if self.head.layers:
-            states = body.take()
-        sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
-        sample = OwnSampler(sampler, len(tokens), module, self.drafter._head)
-        if self.head.kind == "block":
-            context = module.make_cache()
-            return module.draft_block(tokens[-1], states, context, n + 1, sample)[0].tolist()
-        module._cache, module._seed_token, module._seed_hidden = module.make_cache(), None, None
-        module.prefill_from_target_hidden(mx.array([tokens[:-1]]), states, tokens[-1], sample)
-        drafted = module.draft_block(tokens[-1], None, None, n + 1, sample)[0].tolist()
-        module._cache = []
-        return drafted
+def _own_calls(
+    family: str, head: BorrowedHead, drafter: HeadDrafter, row: Row, n: int
+) -> list[int] | None:
+    """Draft as the module's public methods do, from the whole text."""
+    if drafter._rows[row.id].first:
+        return None
+    tokens, module, body = list(row.tokens), head.module, drafter.parts.body
+    states = body(mx.array([tokens[:-1]]), cache=cache_maker(model(family))())
+    if head.layers:
+        states = body.take()
+    sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
+    sample = OwnSampler(sampler, len(tokens), module, drafter._head)
+    if head.kind == "block":
+        context = module.make_cache()
+        return module.draft_block(tokens[-1], states, context, n + 1, sample)[0].tolist()
+    module._cache, module._seed_token, module._seed_hidden = module.make_cache(), None, None
+    module.prefill_from_target_hidden(mx.array([tokens[:-1]]), states, tokens[-1], sample)
+    drafted = module.draft_block(tokens[-1], None, None, n + 1, sample)[0].tolist()
+    module._cache = []
+    return drafted
 
 
 class OwnSampler:

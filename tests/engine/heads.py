@@ -1,30 +1,45 @@
-"""Heads for tests: random ones for any family, ones that are right at will, and a target that
-counts."""
+"""Heads of random weights for any family, their drafts beside those of a reference and right at
+will; what each trained drafter has to prove; a target that counts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
 from mlx import nn
 from mlx_lm.models.cache import KVCache
 
+from lab.bench.drive import fixed_costs, flat
 from omlx.engine.build import build_loop
 from omlx.engine.device.model import cache_maker, parts_of
 from omlx.engine.device.sampling import Draw, RowSampler, draw, process
-from omlx.engine.loop import EngineLoop
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.drafter import Draft
 from omlx.engine.speculation.drafters.head import HeadDrafter, Shortlist
+from omlx.engine.speculation.strategy import Strategy, only
 from omlx.engine.step.row import Row
-from omlx.engine.types import Limits
+from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.errors import Reason
 from omlx.models.pool.head import LAYERS, HeadModule
 from tests import zoo
 from tests.engine.fakes import VOCAB
-from tests.engine.harness import LIMITS, facts, model
+from tests.engine.harness import (
+    LIMITS,
+    WARM,
+    Bench,
+    decode,
+    facts,
+    model,
+    plain,
+    prompt,
+    request,
+    unassisted,
+)
+from tests.engine.masks import Rule, Ruled
 
 Bad = Callable[[int], bool]
 """Whether a draft is wrong at a position."""
@@ -63,68 +78,91 @@ def random_head(family: str, layers: int = 1) -> Any:
     return head
 
 
-class Observed(HeadDrafter):
-    """A head of random weights beside a reference without caches: `drafted` and `expected` have
-    the tokens of each draft. With an `answer` by request its drafts are replaced by the answer,
-    wrong where `bad` says so.
+@dataclass
+class Watched:
+    """A drafter for a family, whose drafts are compared with a `reference`, and then replaced by
+    the `answers` by request, wrong where `bad` says so.
+
+    `drafted` and `expected` have the tokens of one draft in `compare_every` of rows without masks,
+    where the reference knows them.
     """
 
-    def __init__(
-        self,
-        family: str,
-        answers: dict[str, Sequence[int]] | None = None,
-        bad: Bad = lambda position: False,
-        *,
-        compares: bool = False,
-        draft_ids: Sequence[int] | None = None,
-    ) -> None:
-        parts = parts_of(model(family))
-        shortlist = None
-        if draft_ids is not None:
-            shortlist = Shortlist(mx.array(draft_ids, mx.int32), parts.output)
-        head = random_head(family)
-        super().__init__("mtp", head, parts, zoo.VOCAB_SIZE, shortlist=shortlist)
-        self._draft_ids = draft_ids
-        self.drafted: list[list[int]] = []
-        self.expected: list[list[int]] = []
-        self._answers = answers or {}
-        self._bad = bad
-        self._compares = compares
+    family: str
+    drafter: HeadDrafter
+    reference: Callable[[Row, int], list[int] | None]
+    answers: dict[str, Sequence[int]] = field(default_factory=dict)
+    bad: Bad = lambda position: False
+    compare_every: int = 1
+    rounds: int = 0
+    drafted: list[list[int]] = field(default_factory=list)
+    expected: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._draft = self.drafter.draft
+        self.drafter.draft = self.draft  # type: ignore[method-assign]
 
     def draft(self, row: Row, limit: int) -> Draft | None:
-        made = super().draft(row, limit)
+        made = self._draft(row, limit)
         if made is None:
             return None
-        if self._compares:
-            self.drafted.append(list(made.tokens or made.array.tolist()))
-            self.expected.append(self._reference(row, made.n))
-        answer = self._answers.get(row.request.id)
+        self.rounds += 1
+        if row.mask is None and self.rounds % self.compare_every == 0:
+            wanted = self.reference(row, made.n)
+            if wanted is not None:
+                self.drafted.append(list(made.tokens or made.array.tolist()))
+                self.expected.append(wanted)
+        answer = self.answers.get(row.request.id)
         if answer is None:
             return made
         first = len(row.tokens)
         known = list(answer[first - row.prompt_len :][: made.n])
-        if not known:
-            return None
-        wrong = [t + self._bad(first + i) for i, t in enumerate(known)]
-        return Draft(self.name, len(wrong), tuple(t % zoo.VOCAB_SIZE for t in wrong))
+        wrong = [(t + self.bad(first + i)) % zoo.VOCAB_SIZE for i, t in enumerate(known)]
+        return Draft(self.drafter.name, len(wrong), tuple(wrong)) if wrong else None
 
-    def _reference(self, row: Row, n: int) -> list[int]:
-        """Draft once more: the target reads all tokens, the head all pairs, for each token."""
-        own, tokens = self._rows[row.id], list(row.tokens)
-        fresh = model_cache(self.parts.text)
-        states = self.parts.body(mx.array([tokens[:-1]]), cache=fresh)[:, own.first :]
-        sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
-        for _ in range(n):
-            embedded = self.parts.embed(mx.array([tokens[own.first + 1 :]]))
-            out = self._head(embedded, states, self._head.make_cache())[:, -1:]
-            place = Draw(sampler, len(tokens), None)
-            logits = self.parts.score(out)[0][:, : zoo.VOCAB_SIZE]
-            if self._draft_ids is not None:
-                listed = mx.array([i in self._draft_ids for i in range(zoo.VOCAB_SIZE)])
-                logits = mx.where(listed, logits, -mx.inf)
-            tokens.append(int(draw(process(logits, [place]), [place]).item()))
-            states = mx.concatenate([states, out], axis=1)
-        return tokens[-n:]
+    def bench(
+        self, length: int | None = 4, limits: Limits = LIMITS, costs: CostModel | None = None
+    ) -> Bench:
+        """A bench whose loop drafts by it, and by lookups."""
+        more = {"heads": {self.drafter.kind: self.drafter}, "cost_model": costs}
+        limits = replace(limits, num_draft_tokens=length)
+        known, target = facts(self.family), model(self.family)
+        return Bench(build_loop(target, zoo.VOCAB_SIZE, limits, facts=known, **more))
+
+    def by(self, of: Request) -> Request:
+        """A request that leaves drafting to it alone."""
+        return replace(of, speculation=Speculation(only(self.drafter.kind)))
+
+
+def watched(family: str, draft_ids: Sequence[int] | None = None) -> Watched:
+    """A head of random weights for any family, beside a reference without caches."""
+    parts = parts_of(model(family))
+    shortlist = None
+    if draft_ids is not None:
+        shortlist = Shortlist(mx.array(draft_ids, mx.int32), parts.output)
+    head = random_head(family)
+    drafter = HeadDrafter("mtp", head, parts, zoo.VOCAB_SIZE, shortlist=shortlist)
+    return Watched(family, drafter, partial(_from_pairs, drafter, draft_ids))
+
+
+def _from_pairs(
+    drafter: HeadDrafter, draft_ids: Sequence[int] | None, row: Row, n: int
+) -> list[int]:
+    """Draft once more: the target reads all tokens, the head all pairs, for each token."""
+    own, tokens, parts = drafter._rows[row.id], list(row.tokens), drafter.parts
+    fresh = model_cache(parts.text)
+    states = parts.body(mx.array([tokens[:-1]]), cache=fresh)[:, own.first :]
+    sampler = RowSampler(row.request.sampling, zoo.VOCAB_SIZE)
+    for _ in range(n):
+        embedded = parts.embed(mx.array([tokens[own.first + 1 :]]))
+        out = drafter._head(embedded, states, drafter._head.make_cache())[:, -1:]
+        place = Draw(sampler, len(tokens), None)
+        logits = parts.score(out)[0][:, : zoo.VOCAB_SIZE]
+        if draft_ids is not None:
+            listed = mx.array([i in draft_ids for i in range(zoo.VOCAB_SIZE)])
+            logits = mx.where(listed, logits, -mx.inf)
+        tokens.append(int(draw(process(logits, [place]), [place]).item()))
+        states = mx.concatenate([states, out], axis=1)
+    return tokens[-n:]
 
 
 def model_cache(text: Any) -> list[Any]:
@@ -133,23 +171,79 @@ def model_cache(text: Any) -> list[Any]:
     return [KVCache() for _ in text.layers]
 
 
-def loop_with(
-    family: str,
-    drafter: HeadDrafter | None = None,
-    length: int | None = 4,
-    limits: Limits = LIMITS,
-    costs: CostModel | None = None,
-) -> EngineLoop:
-    """A loop that drafts by a head, of random weights unless `drafter` has another, and lookups."""
-    limits = replace(limits, num_draft_tokens=length)
-    return build_loop(
-        model(family),
-        zoo.VOCAB_SIZE,
-        limits,
-        heads={"mtp": drafter or head_of(model(family), random_head(family), zoo.VOCAB_SIZE)},
-        cost_model=costs,
-        facts=facts(family),
-    )
+WRONG: dict[str, Bad] = {
+    "right": lambda at: False,
+    "noisy": lambda at: at % 7 in (1, 2, 5),
+    "broken": lambda at: True,
+}
+
+
+def prove(
+    of: Watched,
+    sampling: Sampling,
+    quality: str,
+    max_tokens: int = 60,
+    beside: int = 24,
+    length: int = 4,
+) -> Watched:
+    """Prove a row, another of `beside` tokens, and one that continues the first: over prompts in
+    chunks, rejections at every place, and a restored prefix.
+    """
+    first = of.by(request("first", prompt(37), sampling, max_tokens))
+    second = of.by(request("second", prompt(13, salt=1), sampling, beside))
+    again = of.by(request("again", (*first.tokens, 5, 6, 7), sampling, 20))
+    answers = {one.id: plain(of.family, unassisted(one)) for one in (first, second, again)}
+    if quality != "random":
+        of.answers, of.bad = dict(answers), WRONG[quality]
+    bench = of.bench(length, replace(LIMITS, prefill_chunk=16, context_length=2048)).submit(first)
+    bench.until(lambda: len(bench.tokens["first"]) >= 8).run(second).run(again)
+    assert not bench.failed
+    assert bench.tokens == answers
+    known, stats = facts(of.family), bench.stats("first")
+    assert bench.stats("again").cached_n > 0 or known.uncacheable is not None
+    assert stats.proposed > 0, stats
+    assert stats.accepted == {"right": stats.proposed, "broken": 0}.get(quality, stats.accepted)
+    assert of.drafted == of.expected
+    if beside > 24 and known.unbatchable is known.no_uneven is None:
+        assert together(bench)
+    return of
+
+
+def prove_batch(of: Watched) -> None:
+    """Prove rows that draft in the same passes."""
+    rows = [of.by(request(f"r{i}", prompt(9 + 7 * i, salt=i), WARM, 40)) for i in range(3)]
+    of.answers = {one.id: plain("llama", unassisted(one)) for one in rows}
+    of.bad = lambda at: at % 6 == 0
+    costs = fixed_costs(flat, of.drafter.name, 0.02)
+    bench = of.bench(None, replace(LIMITS, max_rows=3), costs).run(*rows)
+    assert bench.tokens == of.answers
+    assert together(bench)
+    assert of.drafted == of.expected
+
+
+def together(bench: Bench) -> bool:
+    """Whether several rows drafted in one pass."""
+    batched = [f for plan in bench.plans for f in plan.forwards if f.batched]
+    return any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
+
+
+def prove_masked(of: Watched, rule: Rule, strategy: Strategy, max_tokens: int = 30) -> None:
+    """Prove an answer under a mask, which drafts keep to."""
+    one = request("a", prompt(6) * 4, WARM, max_tokens, speculation=Speculation(strategy))
+    bench = of.bench().run(replace(one, mask=Ruled(rule)))
+    free = replace(unassisted(one), mask=Ruled(rule))
+    assert bench.tokens["a"] == decode(model(of.family), free)
+    assert bench.stats().drafters[of.drafter.name].proposed > 0
+
+
+def prove_penalised(of: Watched, strategy: Strategy) -> None:
+    """Prove an answer under penalties, for which each drafter of the strategy drafts."""
+    penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
+    one = request("a", prompt(9) * 3, penalised, 40, speculation=Speculation(strategy))
+    bench = of.bench().run(one).proven(of.family)
+    asked = {of.drafter.name if c.name == of.drafter.kind else c.name for c in strategy.clauses}
+    assert asked <= bench.stats().drafters.keys()
+    assert bench.stats().proposed > 0
 
 
 def head_of(target: nn.Module, head: Any, vocab_size: int) -> HeadDrafter | Reason:

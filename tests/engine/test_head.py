@@ -33,17 +33,26 @@ from tests.engine.harness import (
     LIMITS,
     WARM,
     Bench,
+    facts,
     label,
     loop_of,
     model,
-    plain,
     prompt,
     request,
     unassisted,
 )
-from tests.engine.heads import CountingHead, CountingText, Observed, head_of, loop_with, random_head
-from tests.engine.masks import Ruled, formal, thirds, until
-from tests.engine.test_masking import expected as under_mask
+from tests.engine.heads import (
+    CountingHead,
+    CountingText,
+    head_of,
+    prove,
+    prove_batch,
+    prove_masked,
+    prove_penalised,
+    random_head,
+    watched,
+)
+from tests.engine.masks import Rule, formal, thirds, until
 from tests.lanes import few
 
 FAMILIES = ("llama", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe", "deepseek_v3")
@@ -51,7 +60,6 @@ FAMILIES = ("llama", "qwen3_5", "qwen3_5_moe", "qwen3_next", "glm4_moe", "deepse
 OTHERS = ("gemma3_text", "gpt_oss", "falcon_h1", "lfm2")
 """Other kinds of caches."""
 PRODUCT = [*product((*FAMILIES, *OTHERS), (GREEDY, WARM), ("right", "noisy", "random"), (1, 3, 8))]
-WRONG = {"right": lambda at: False, "noisy": lambda at: at % 5 in (1, 2)}
 
 
 def counting(head: Any) -> EngineLoop:
@@ -63,28 +71,11 @@ def by_head(of: Request) -> Request:
     return replace(of, speculation=Speculation(only("mtp")))
 
 
-def prove(family: str, sampling: Sampling, quality: str, length: int) -> None:
-    """One row, a second one that joins and leaves, and a third that begins with the first's."""
-    first = by_head(request("first", prompt(21), sampling, 40))
-    second = by_head(request("second", prompt(13, salt=1), sampling, 20))
-    again = by_head(request("again", (*first.tokens, 5, 6, 7), sampling, 24))
-    answers = {one.id: plain(family, unassisted(one)) for one in (first, second, again)}
-    known = {} if quality == "random" else answers
-    drafter = Observed(family, known, WRONG.get(quality, WRONG["right"]))
-    bench = Bench(loop_with(family, drafter, length)).submit(first)
-    bench.until(lambda: len(bench.tokens["first"]) >= 8).run(second).run(again)
-    assert not bench.failed
-    assert bench.tokens == answers
-    stats = bench.stats("first")
-    assert stats.proposed > 0, stats
-    if quality == "right":
-        assert stats.accepted == stats.proposed
-
-
 @pytest.mark.parametrize("family", few(FAMILIES, "qwen3_5", "deepseek_v3"))
 @pytest.mark.parametrize("quality", few(("noisy", "random"), "noisy"))
 def test_tokens_equal_plain_decoding(family: str, quality: str) -> None:
-    prove(family, WARM if quality == "noisy" else GREEDY, quality, 3)
+    of = prove(watched(family), WARM if quality == "noisy" else GREEDY, quality, 40)
+    assert len(of.drafted) > 10
 
 
 @pytest.mark.slow
@@ -92,24 +83,7 @@ def test_tokens_equal_plain_decoding(family: str, quality: str) -> None:
 def test_tokens_equal_plain_decoding_in_every_combination(
     family: str, sampling: Sampling, quality: str, length: int
 ) -> None:
-    prove(family, sampling, quality, length)
-
-
-@pytest.mark.parametrize(
-    "family", few(("llama", "qwen3_5", "qwen3_next", "gemma3_text"), "qwen3_5")
-)
-def test_drafts_equal_a_reference_without_caches(family: str) -> None:
-    """Over prompts in chunks, rejections at every place, a plain pause, and a restored prefix."""
-    first = by_head(request("first", prompt(37), WARM, 40))
-    again = by_head(request("again", (*first.tokens, 5, 6, 7), GREEDY, 24))
-    answers = {one.id: plain(family, unassisted(one)) for one in (first, again)}
-    drafter = Observed(family, answers, lambda at: at % 7 in (1, 2, 5), compares=True)
-    limits = replace(LIMITS, prefill_chunk=16)
-    bench = Bench(loop_with(family, drafter, 4, limits)).run(first).run(again)
-    assert bench.tokens == answers
-    assert len(drafter.drafted) > 10
-    assert bench.stats("again").cached_n > 0
-    assert drafter.drafted == drafter.expected
+    prove(watched(family), sampling, quality, length=length)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
@@ -131,10 +105,7 @@ def test_a_head_that_rested_begins_with_the_newest_states() -> None:
     rests = HeadDrafter("mtp", CountingHead(), parts_of(loop.runner.model), VOCAB)
     loop.use_drafters([rests])
     loop.scheduler.speculator.cost_model = fixed_costs(flat, "mtp", 0.01)
-    of = replace(
-        request("a", count, GREEDY, MAX_STATES + 60), speculation=Speculation(parse("off"))
-    )
-    bench = Bench(loop).submit(of)
+    bench = Bench(loop).submit(unassisted(request("a", count, GREEDY, MAX_STATES + 60)))
     bench.until(lambda: len(bench.tokens["a"]) > 3)
     (row,) = loop.scheduler.running
     rests.open(row)  # as if it had been admitted, and never paid
@@ -149,38 +120,23 @@ def test_a_head_that_rested_begins_with_the_newest_states() -> None:
 
 
 def test_rows_of_a_batch_draft_by_their_heads() -> None:
-    rows = [by_head(request(f"r{i}", prompt(9 + 7 * i, salt=i), WARM, 40)) for i in range(3)]
-    answers = {one.id: plain("llama", unassisted(one)) for one in rows}
-    drafter = Observed("llama", answers, lambda at: at % 6 == 0)
-    costs = fixed_costs(flat, "mtp", 0.02)
-    bench = Bench(loop_with("llama", drafter, None, replace(LIMITS, max_rows=3), costs))
-    bench.run(*rows)
-    assert bench.tokens == answers
-    batched = [f for plan in bench.plans for f in plan.forwards if f.batched]
-    assert any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
+    prove_batch(watched("llama"))
 
 
 @pytest.mark.parametrize("rule", [thirds, until(formal, 23)], ids=["thirds", "formal"])
 @pytest.mark.parametrize("strategy", few(("mtp", "ngram;mtp"), "ngram;mtp"))
-def test_heads_draft_under_masks(rule: Any, strategy: str) -> None:
-    of = request("a", prompt(6) * 4, WARM, 30, speculation=Speculation(parse(strategy)))
-    bench = Bench(loop_with("qwen3_5")).run(replace(of, mask=Ruled(rule)))
-    assert bench.tokens["a"] == under_mask(of, rule, "qwen3_5")
-    assert bench.stats().proposed > 0
+def test_heads_draft_under_masks(rule: Rule, strategy: str) -> None:
+    prove_masked(watched("qwen3_5"), rule, parse(strategy))
 
 
 def test_heads_draft_with_penalties_and_in_chains() -> None:
-    penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
-    of = request("a", prompt(9) * 3, penalised, 40, speculation=Speculation(parse("ngram;mtp")))
-    bench = Bench(loop_with("llama")).run(of).proven("llama", of)
-    drafters = bench.stats().drafters
-    assert {"mtp", "ngram"} <= drafters.keys()
+    prove_penalised(watched("llama"), parse("ngram;mtp"))
 
 
 def test_a_draft_model_comes_before_a_head_unless_the_head_is_named() -> None:
     loop = loop_of("llama", model("llama"))
     drafters = list(loop.scheduler.speculator.drafters)
-    loop.use_drafters([*drafters, Observed("llama")])
+    loop.use_drafters([*drafters, watched("llama").drafter])
     bench = Bench(loop)
     bench.run(request("auto", max_tokens=12, speculation=Speculation(parse("auto"))))
     assert "mtp" not in bench.stats("auto").gates
@@ -209,12 +165,8 @@ def test_a_missing_head_is_named() -> None:
 
 def test_models_that_do_more_behind_their_layers_have_no_head() -> None:
     assert [name for name in ("cohere", "gemma2", "llama") if refused(name)] == ["cohere", "gemma2"]
-    loop = build_loop(
-        model("cohere"),
-        zoo.VOCAB_SIZE,
-        LIMITS,
-        heads={"mtp": head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE)},
-    )
+    heads = {"mtp": head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE)}
+    loop = build_loop(model("cohere"), zoo.VOCAB_SIZE, LIMITS, heads=heads)
     bench = Bench(loop).run(by_head(request("a", max_tokens=8)))
     assert bench.stats().speculation == Reason("spec.off.hidden", {"model": "cohere"})
 
@@ -273,13 +225,12 @@ def test_logits_are_those_of_the_whole_output_layer(make: Callable[[], Any]) -> 
 )
 def test_malformed_shortlists_are_refused(ids: mx.array, said: str) -> None:
     target = model("llama")
-    made = HeadDrafter.of(
-        "mtp", random_head("llama"), target, cache_maker(target), zoo.VOCAB_SIZE, ids
-    )
+    head, make_cache = random_head("llama"), cache_maker(target)
+    made = HeadDrafter.of("mtp", head, target, make_cache, zoo.VOCAB_SIZE, ids)
     assert made.code == "spec.off.head_weights"
     assert said in str(made.params["detail"])
-    bench = Bench(loop_with("llama", made)).run(by_head(request("a", max_tokens=8)))
-    assert bench.tokens["a"] == plain("llama", request("a", max_tokens=8))
+    loop = build_loop(target, zoo.VOCAB_SIZE, LIMITS, heads={"mtp": made}, facts=facts("llama"))
+    bench = Bench(loop).run(by_head(request("a", max_tokens=8))).proven("llama")
     assert bench.stats().speculation == made
 
 
@@ -288,49 +239,30 @@ def test_an_output_layer_of_another_kind_is_refused() -> None:
     assert "Bilinear" in str(made.params["detail"])
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    few((GREEDY, replace(WARM, temperature=0.8)), replace(WARM, temperature=0.8)),
-    ids=label,
-)
+@pytest.mark.parametrize("sampling", few((GREEDY, WARM), WARM), ids=label)
 def test_tokens_equal_plain_decoding_alone_and_in_company(sampling: Any) -> None:
     """Drafts are those of a reference that scores all ids; where they are wrong none is kept."""
     rows = [by_head(request(f"r{i}", prompt(9 + 7 * i, salt=i), sampling, 30)) for i in range(3)]
-    answers = {row.id: plain("llama", unassisted(row)) for row in rows}
-    alone = drafter()
-    bench = Bench(loop_with("llama", alone)).run(rows[0])
-    assert bench.tokens[rows[0].id] == answers[rows[0].id]
+    alone = watched("llama", HALF)
+    alone.bench().run(rows[0]).proven("llama")
     assert len(alone.drafted) > 10
     assert alone.drafted == alone.expected
     assert {token for draft in alone.drafted for token in draft} <= set(HALF)
-    company = drafter()
-    limits = replace(LIMITS, max_rows=3)
-    assert Bench(loop_with("llama", company, 4, limits)).run(*rows).tokens == answers
+    company = watched("llama", HALF)
+    company.bench(4, replace(LIMITS, max_rows=3)).run(*rows).proven("llama")
     assert company.drafted == company.expected
 
 
 def test_a_shortlist_of_one_token_changes_nothing() -> None:
-    of = by_head(request("a", prompt(11), GREEDY, 20))
-    only_one = drafter((7,))
-    Bench(loop_with("llama", only_one)).run(of).proven("llama", of)
+    only_one = watched("llama", (7,))
+    only_one.bench().run(by_head(request("a", prompt(11), GREEDY, 20))).proven("llama")
     assert {token for draft in only_one.drafted for token in draft} == {7}
 
 
 @pytest.mark.parametrize("ids", [HALF, (1, 2, 4)], ids=["half", "none that is allowed"])
 def test_shortlists_under_masks(ids: Sequence[int]) -> None:
-    of = request("a", prompt(6) * 4, WARM, 24, speculation=Speculation(only("mtp")))
-    masked = replace(of, mask=Ruled(thirds))
-    bench = Bench(loop_with("qwen3_5", Observed("qwen3_5", draft_ids=ids))).run(masked)
-    assert bench.tokens["a"] == under_mask(of, thirds, "qwen3_5")
-    assert bench.stats().proposed > 0
+    prove_masked(watched("qwen3_5", ids), thirds, only("mtp"), 24)
 
 
 def test_shortlists_with_penalties() -> None:
-    penalised = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5)
-    of = by_head(request("a", prompt(9) * 3, penalised, 30))
-    bench = Bench(loop_with("llama", Observed("llama", draft_ids=HALF))).run(of).proven("llama", of)
-    assert bench.stats().proposed > 0
-
-
-def drafter(ids: Sequence[int] = HALF) -> Observed:
-    return Observed("llama", compares=True, draft_ids=ids)
+    prove_penalised(watched("llama", HALF), only("mtp"))
