@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
+
 Breakage = Callable[[Path], None]
 
 WEIGHTS = "model.safetensors"
@@ -28,10 +30,19 @@ def content(name: str, text: str | bytes) -> Breakage:
     data = text.encode() if isinstance(text, str) else text
 
     def write(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).unlink(missing_ok=True)
         (folder / name).write_bytes(data)
 
     return write
+
+
+def together(*changes: Breakage) -> Breakage:
+    def change(folder: Path) -> None:
+        for one in changes:
+            one(folder)
+
+    return change
 
 
 def fields(name: str, *absent: str, **values: object) -> Breakage:
@@ -52,11 +63,25 @@ def config(*absent: str, **values: object) -> Breakage:
 
 
 def truncated(name: str, share: float) -> Breakage:
-    def cut(folder: Path) -> None:
-        data = (folder / name).read_bytes()
-        content(name, data[: int(len(data) * share)])(folder)
+    return lambda folder: cut(name, int((folder / name).stat().st_size * share))(folder)
 
-    return cut
+
+def cut(name: str, length: int) -> Breakage:
+    """Leave the first bytes of a file; all but the last ones if `length` is below zero."""
+    return lambda folder: content(name, (folder / name).read_bytes()[:length])(folder)
+
+
+def weights(change: Callable[[dict[str, mx.array]], object], name: str = WEIGHTS) -> Breakage:
+    """Change the tensors of a file."""
+
+    def rewrite(folder: Path) -> None:
+        tensors: dict[str, Any] = dict(mx.load(str(folder / name)))
+        change(tensors)
+        mx.eval(tensors)
+        (folder / name).unlink()
+        mx.save_safetensors(str(folder / name), tensors)
+
+    return rewrite
 
 
 def flipped(name: str, *offsets: int) -> Breakage:
@@ -147,6 +172,13 @@ def vocabulary(change: Callable[[dict[str, Any]], object]) -> Breakage:
         content(TOKENIZER, json.dumps(known))(folder)
 
     return rewrite
+
+
+def swap_two_tokens(content: dict[str, Any]) -> None:
+    """A change of tokenizer.json that only comparing ids reveals."""
+    vocabulary = content["model"]["vocab"]
+    first, second = list(vocabulary)[-2:]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
 
 
 BROKEN: dict[str, Breakage] = {

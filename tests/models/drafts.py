@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -20,6 +22,17 @@ from omlx.models.pool.pool import Pool
 from omlx.models.watchers import DraftWatcher
 from omlx.settings.schema import Settings
 from tests import zoo
+from tests.models.breakage import (
+    TOKENIZER,
+    WEIGHTS,
+    Breakage,
+    config,
+    content,
+    swap_two_tokens,
+    together,
+    vocabulary,
+    weights,
+)
 from tests.models.pools import make_pool
 from tests.zoo.build import save_family
 
@@ -29,11 +42,12 @@ ROPE_WARNING = "ignore:.rope_scaling. is deprecated:FutureWarning"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The demo target, whose package declares a draft that is missing."""
+def folder(engine: EngineThread, tmp_path: Path) -> Iterator[Path]:
+    """The demo target, whose package declares a draft that is missing; to be loaded by the test."""
     shutil.copytree(BUNDLED / "omlx-demo/target", tmp_path / BIG)
     declare(tmp_path, SMALL)
-    return tmp_path
+    yield tmp_path
+    engine.call(lambda: engine.detach(BIG)).result()
 
 
 def declare(folder: Path, draft: str) -> None:
@@ -49,40 +63,8 @@ def add_draft(folder: Path) -> None:
 def add_partial_draft(folder: Path) -> None:
     """Leave the files of an interrupted download."""
     add_draft(folder)
-    weights = folder / SMALL / "model.safetensors"
-    weights.rename(f"{weights}.part")
-
-
-def swap_two_tokens(tokenizer: Path) -> None:
-    content = json.loads(tokenizer.read_text())
-    vocabulary = content["model"]["vocab"]
-    first, second = list(vocabulary)[-2:]
-    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
-    tokenizer.write_text(json.dumps(content))
-
-
-def remove_unknown_token(tokenizer: Path) -> None:
-    """Make it a tokenizer that raises for any word outside its vocabulary."""
-    content = json.loads(tokenizer.read_text())
-    content["model"] = {
-        "type": "WordLevel",
-        "vocab": content["model"]["vocab"],
-        "unk_token": "<none>",
-    }
-    tokenizer.write_text(json.dumps(content))
-
-
-def break_attention_heads(draft: Path) -> None:
-    """Make it a model that loads and whose passes raise: 6 heads over 4."""
-    weights: dict[str, mx.array] = mx.load(str(draft / "model.safetensors"))
-    halves = ("k_proj.weight", "v_proj.weight")
-    cut = {
-        name: array[: 4 * 32] if name.endswith(halves) else array for name, array in weights.items()
-    }
-    mx.save_safetensors(str(draft / "model.safetensors"), cut)
-    config = json.loads((draft / "config.json").read_text())
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 4, "head_dim": 32}
-    (draft / "config.json").write_text(json.dumps({**config, **heads}))
+    whole = folder / SMALL / WEIGHTS
+    whole.rename(f"{whole}.part")
 
 
 def scan(folder: Path) -> Registry:
@@ -123,48 +105,52 @@ def draft_states(
                 add_draft(folder)
             await watcher.check()
             seen.append(draft_state(pool))
-        await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
         return seen
 
     return asyncio.run(run())
 
 
 def draft_state(pool: Pool) -> object:
-    return pool.last_used.draft or (
-        pool.last_used.no_draft_reason.code if pool.last_used.no_draft_reason else None
-    )
+    served = pool.last_used
+    return served.draft or (served.no_draft_reason.code if served.no_draft_reason else None)
+
+
+def remove_unknown_token(content: dict[str, Any]) -> None:
+    """Make it a tokenizer that raises for any word outside its vocabulary."""
+    vocabulary = content["model"]["vocab"]
+    content["model"] = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<none>"}
+
+
+def halve_keys_and_values(tensors: dict[str, mx.array]) -> None:
+    for name, array in tensors.items():
+        if name.endswith(("k_proj.weight", "v_proj.weight")):
+            tensors[name] = array[: 4 * 32]
+
+
+SIX_HEADS = config(num_attention_heads=6, num_key_value_heads=4, head_dim=32)
+"""Over 4: with halved keys and values, a model that loads and whose passes raise."""
+DEFAULT_1 = '{"generation": {"speculative_decoding": {"default": 1}}}'
+BREAKS: dict[str, Breakage] = {
+    "weights": content(WEIGHTS, b"0123456789"),
+    "tokenizer": content(TOKENIZER, "{"),
+    "unknown-token": vocabulary(remove_unknown_token),
+    "passes": together(weights(halve_keys_and_values), SIX_HEADS),
+    "rewind": lambda draft: save_family(zoo.FAMILIES["deepseek_v41"], draft),
+    "copy": lambda draft: shutil.copytree(draft.parents[1] / BIG, draft, dirs_exist_ok=True),
+    "vocabulary": vocabulary(swap_two_tokens),
+    "head": config(architectures=["Qwen3_5MTP"]),
+    "config": config(rope_scaling={"type": "linear", "factor": 0}),
+    "package": lambda draft: content(FILE, DEFAULT_1)(draft.parents[1] / BIG),
+    "itself": lambda draft: declare(draft.parents[1], BIG),
+    "gguf": lambda draft: declare(draft.parents[1], "unsloth/small-GGUF:Q4_K_M"),
+}
+"""Ways to break a draft, or the package that declares it."""
 
 
 def break_draft(folder: Path, how: str) -> None:
-    """Break the draft, or the package that declares it."""
-    if how == "weights":
-        (folder / SMALL / "model.safetensors").write_bytes(b"0123456789")
-    elif how == "tokenizer":
-        (folder / SMALL / "tokenizer.json").write_text("{")
-    elif how == "unknown-token":
-        for each in (BIG, SMALL):
-            remove_unknown_token(folder / each / "tokenizer.json")
-    elif how == "passes":
-        break_attention_heads(folder / SMALL)
-    elif how == "rewind":
-        save_family(zoo.FAMILIES["deepseek_v41"], folder / SMALL)
-    elif how == "copy":
-        shutil.copytree(folder / BIG, folder / SMALL, dirs_exist_ok=True)
-    elif how == "vocabulary":
-        swap_two_tokens(folder / SMALL / "tokenizer.json")
-    elif how == "head":
-        config = json.loads((folder / SMALL / "config.json").read_text())
-        (folder / SMALL / "config.json").write_text(
-            json.dumps({**config, "architectures": ["Qwen3_5MTP"]})
-        )
-    elif how == "config":
-        config = json.loads((folder / SMALL / "config.json").read_text())
-        config["rope_scaling"] = {"type": "linear", "factor": 0}
-        (folder / SMALL / "config.json").write_text(json.dumps(config))
-    elif how == "package":
-        (folder / BIG / FILE).write_text('{"generation": {"speculative_decoding": {"default": 1}}}')
-    else:
-        declare(folder, {"itself": BIG, "gguf": "unsloth/small-GGUF:Q4_K_M"}[how])
+    BREAKS[how](folder / SMALL)
+    if how == "unknown-token":
+        BREAKS[how](folder / BIG)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.facts import fingerprint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load
+from tests.models.breakage import Breakage, content, cut, missing, weights
 from tests.refusals import refused
 from tests.server.dialects import user
 from tests.server.running import TARGET, omlx
@@ -42,8 +42,8 @@ def adapted(folder: Path) -> Path:
     (folder / "adapter_config.json").write_text(json.dumps(config))
     layers = [(name, a) for name, a in tree_flatten(model.parameters()) if "lora_" in name]
     mx.random.seed(1)
-    weights = {name: mx.random.normal(array.shape) * 0.05 for name, array in layers}
-    mx.save_safetensors(str(folder / "adapters.safetensors"), weights)
+    drawn = {name: mx.random.normal(array.shape) * 0.05 for name, array in layers}
+    mx.save_safetensors(str(folder / "adapters.safetensors"), drawn)
     return folder
 
 
@@ -67,42 +67,26 @@ def test_it_computes_what_mlx_lm_computes_with_the_adapter(tmp_path: Path) -> No
     }
 
 
-def of_peft(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+ADAPTER, CONFIG = "adapters.safetensors", "adapter_config.json"
+OF_PEFT = content(CONFIG, '{"peft_type": "LORA", "r": 8}')
 
 
-def truncated(folder: Path) -> None:
-    file = folder / "adapters.safetensors"
-    file.write_bytes(file.read_bytes()[:-64])
-
-
-def missing(folder: Path) -> None:
-    (folder / "adapters.safetensors").unlink()
-
-
-def of_another_base(folder: Path) -> None:
-    weights = dict(mx.load(str(folder / "adapters.safetensors")))
-    wider = {name: mx.concatenate([array, array]) for name, array in weights.items()}
-    mx.save_safetensors(str(folder / "adapters.safetensors"), wider)
-
-
-def of_no_layers(folder: Path) -> None:
-    (folder / "adapter_config.json").write_text("{}")
+def widen(tensors: dict[str, mx.array]) -> None:
+    for name, array in tensors.items():
+        tensors[name] = mx.concatenate([array, array])
 
 
 @pytest.mark.parametrize(
     ("damage", "code"),
     [
-        (of_peft, "adapter.peft"),
-        (truncated, "model.truncated"),
-        (missing, "model.unreadable"),
-        (of_another_base, "adapter.failed"),
-        (of_no_layers, "adapter.failed"),
+        (OF_PEFT, "adapter.peft"),
+        (cut(ADAPTER, -64), "model.truncated"),
+        (missing(ADAPTER), "model.unreadable"),
+        (weights(widen, ADAPTER), "adapter.failed"),  # of another base
+        (content(CONFIG, "{}"), "adapter.failed"),
     ],
 )
-def test_one_that_cannot_be_used_says_why(
-    tmp_path: Path, damage: Callable[[Path], None], code: str
-) -> None:
+def test_one_that_cannot_be_used_says_why(tmp_path: Path, damage: Breakage, code: str) -> None:
     folder = adapted(tmp_path / "model")
     damage(folder)
     with refused(ModelError, code, model="model") as refusal:
@@ -114,7 +98,7 @@ def test_one_that_cannot_be_used_says_why(
 def test_base_and_adapter_are_two_models(tmp_path: Path) -> None:
     adapted(tmp_path / "base+adapter")
     linked(tmp_path / "base")
-    of_peft(linked(tmp_path / "foreign"))
+    OF_PEFT(linked(tmp_path / "foreign"))
     with omlx(registry=scan_places([Folder("home", tmp_path)]), default="base") as running:
         texts, receipts = [], []
         refusal = running.http.post("/v1/models/foreign/load")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from functools import partial
@@ -17,6 +16,7 @@ from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.reference import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
+from tests.models.breakage import swap_two_tokens, vocabulary
 from tests.models.trees import model, shards
 
 DEMO = BUNDLED / "omlx-demo/draft"
@@ -32,21 +32,8 @@ def changed(folder: Path, change: Any) -> Path:
     for file in DEMO.glob("tokenizer*"):
         shutil.copy(file, folder)
     (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    file = folder / "tokenizer.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    change(content)
-    file.write_text(json.dumps(content), encoding="utf-8")
+    vocabulary(change)(folder)
     return folder
-
-
-def nothing(content: dict[str, Any]) -> None:
-    pass
-
-
-def swap_two_tokens(content: dict[str, Any]) -> None:
-    vocab = content["model"]["vocab"]
-    a, b = list(vocab)[-2:]
-    vocab[a], vocab[b] = vocab[b], vocab[a]
 
 
 def add_a_token(content: dict[str, Any]) -> None:
@@ -76,10 +63,8 @@ def drop_the_merges(content: dict[str, Any]) -> None:
 
 
 def test_the_same_tokenizer_is_compatible(tmp_path: Path) -> None:
-    ours = read_tokenizer(entry(DEMO))
-    assert (
-        tokenizer_mismatch(ours, read_tokenizer(entry(changed(tmp_path / "same", nothing)))) is None
-    )
+    same = changed(tmp_path / "same", lambda content: None)
+    assert tokenizer_mismatch(read_tokenizer(entry(DEMO)), read_tokenizer(entry(same))) is None
 
 
 @pytest.mark.parametrize(
@@ -92,9 +77,8 @@ def test_the_same_tokenizer_is_compatible(tmp_path: Path) -> None:
     ],
 )
 def test_a_similar_tokenizer_is_not_compatible(tmp_path: Path, change: Any, code: str) -> None:
-    reason = tokenizer_mismatch(
-        read_tokenizer(entry(DEMO)), read_tokenizer(entry(changed(tmp_path / "other", change)))
-    )
+    theirs = read_tokenizer(entry(changed(tmp_path / "other", change)))
+    reason = tokenizer_mismatch(read_tokenizer(entry(DEMO)), theirs)
     assert reason.code == code
     assert code in catalog()
 
@@ -127,11 +111,8 @@ def test_other_tokens_beside_those_for_media_may_not(tmp_path: Path, special: bo
         else:
             add_tokens(content, ("<image>",), special=False)  # a word, which text becomes
 
-    ours, theirs = (
-        read_tokenizer(entry(DEMO)),
-        read_tokenizer(entry(changed(tmp_path / "a", change))),
-    )
-    reason = tokenizer_mismatch(ours, theirs)
+    theirs = read_tokenizer(entry(changed(tmp_path / "a", change)))
+    reason = tokenizer_mismatch(read_tokenizer(entry(DEMO)), theirs)
     assert reason.code == "draft.unfit.vocabulary"
     shared, *sizes = (int(str(reason.params[name])) for name in ("shared", "target", "draft"))
     assert 0 < shared <= min(sizes) < max(sizes)
@@ -144,21 +125,17 @@ def test_a_model_does_not_draft_for_itself() -> None:
 
 
 def test_a_copy_or_an_equally_large_model_does_not_draft(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("big", "copy", "links", "larger", "small")]
-    for folder, files in zip(
-        folders, (shards(3), shards(3), shards(3), shards(4), shards(2)), strict=True
-    ):
-        model(folder, files=files)
+    sizes = {"big": 3, "copy": 3, "links": 3, "larger": 4, "small": 2}
+    for name, count in sizes.items():
+        model(tmp_path / name, files=shards(count))
     for file in (tmp_path / "links").glob("*.safetensors"):
         file.unlink()
         file.symlink_to(tmp_path / "big" / file.name)
-    target, *drafts = (
-        scan_places([Folder("here", tmp_path)]).get_usable(folder.name) for folder in folders
-    )
+    registry = scan_places([Folder("here", tmp_path)])
+    target, *drafts = map(registry.get_usable, sizes)
     reasons = [checkpoint_mismatch(target, draft) for draft in drafts]
-    assert [reason and reason.code for reason in reasons] == ["draft.unfit.not_smaller"] * 3 + [
-        None
-    ]
+    codes = [reason and reason.code for reason in reasons]
+    assert codes == ["draft.unfit.not_smaller"] * 3 + [None]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,6 @@ async def test_a_failed_download_is_tried_once_and_reported(
     await watcher.check()
     missing = pool.speculation(BIG).missing_draft
     assert (missing.failed, len(fetch.references)) == (failure, 1)
-    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
 async def test_the_draft_is_loaded_when_the_model_is_idle(
@@ -120,14 +119,12 @@ async def test_the_draft_is_loaded_when_the_model_is_idle(
     await change
     (third := await pool.lease()).release()
     assert third.served.draft == SMALL
-    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))
 
 
 @pytest.mark.parametrize("how", ["weights", "tokenizer"])
 async def test_an_unreadable_draft_is_tried_again_once_its_files_change(
     engine: EngineThread, broken: Path
 ) -> None:
-
     pool = make_pool(engine, scan(broken), Settings(), default=BIG)
     watcher = DraftWatcher(pool, lambda: scan(broken), FakeFetch(broken))
     (await pool.lease()).release()
@@ -139,4 +136,3 @@ async def test_an_unreadable_draft_is_tried_again_once_its_files_change(
     add_draft(broken)
     await watcher.check()
     assert draft_state(pool) == SMALL
-    await asyncio.wrap_future(engine.call(lambda: engine.detach(BIG)))

@@ -14,7 +14,7 @@ from omlx.errors import ModelError
 from omlx.models.catalog import files as module
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.files import ModelFiles, once
-from tests.models.breakage import truncated
+from tests.models.breakage import content, missing, truncated
 from tests.refusals import refused
 from tests.server.running import TARGET
 
@@ -22,14 +22,6 @@ from tests.server.running import TARGET
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(BUNDLED / TARGET, tmp_path / "model"))
-
-
-def write(name: str, text: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-
-    return change
 
 
 def replace_with_old_times(folder: Path) -> None:
@@ -60,17 +52,17 @@ def test_facts_are_computed_once_for_the_same_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        write("config.json", "{}"),
-        write("model-package.json", "{}"),
-        write("additional_chat_templates/tool.jinja", "x"),
-        write("mtp/weights.safetensors", ""),
-        lambda folder: (folder / "config.json").unlink(),
+        content("config.json", "{}"),
+        content("model-package.json", "{}"),
+        content("additional_chat_templates/tool.jinja", "x"),
+        content("mtp/weights.safetensors", ""),
+        missing("config.json"),
         replace_with_old_times,
     ],
     ids=["config", "package", "template", "head", "deleted", "replaced"],
 )
 def test_another_snapshot_follows_a_change(folder: Path, change: Callable[[Path], None]) -> None:
-    write("additional_chat_templates/tool.jinja", "before")(folder)
+    content("additional_chat_templates/tool.jinja", "before")(folder)
     before = ModelFiles.at(folder)
     change(folder)
     assert ModelFiles.recent(folder) is before
@@ -81,12 +73,12 @@ def test_another_snapshot_follows_a_change(folder: Path, change: Callable[[Path]
 
 def test_an_error_is_raised_until_the_file_is_mended(folder: Path) -> None:
     text = (folder / "config.json").read_text()
-    write("config.json", "[")(folder)
+    content("config.json", "[")(folder)
     files = ModelFiles.at(folder)
     for _ in range(2):
         with refused(ModelError, "model.config_unreadable", file="config.json"):
             _ = files.config
-    write("config.json", text)(folder)
+    content("config.json", text)(folder)
     assert ModelFiles.at(folder).config == json.loads(text)
 
 

@@ -24,6 +24,7 @@ from tests.models.breakage import (
     Breakage,
     content,
     fields,
+    together,
 )
 from tests.server.running import TARGET, Running, omlx
 
@@ -33,22 +34,9 @@ OTHER = "{{ raise_exception('the other template') }}"
 THETA = 1_000_000.0
 
 
-def together(*changes: Breakage) -> Breakage:
-    def change(folder: Path) -> None:
-        for one in changes:
-            one(folder)
-
-    return change
-
-
 def template(name: str, text: str) -> Breakage:
     """Move the template into a file."""
-
-    def write(folder: Path) -> None:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-
-    return together(fields(TOKENIZER_CONFIG, "chat_template"), write)
+    return together(fields(TOKENIZER_CONFIG, "chat_template"), content(name, text))
 
 
 def stops(config: object = None, generation: object = None, **tokenizer: object) -> Breakage:

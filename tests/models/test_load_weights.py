@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,24 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load, load_steps
 from omlx.models.pool.opening import LoadProgress, open_model
 from tests.lanes import few
+from tests.models.breakage import (
+    CONFIG,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    Breakage,
+    config,
+    content,
+    cut,
+    missing,
+    together,
+    weights,
+)
 from tests.refusals import refused
 from tests.server.running import DRAFT, Running, omlx
 
 DEMO = BUNDLED / "omlx-demo/draft"
+GENERATION = "generation_config.json"
+FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
 TINY: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -64,10 +78,10 @@ def tiny(tmp_path: Path) -> Path:
 
 
 def save(folder: Path, model: nn.Module, config: dict[str, Any]) -> None:
-    weights = tree_flatten(model.parameters())
-    half = len(weights) // 2
-    mx.save_safetensors(str(folder / "model-00001-of-00002.safetensors"), dict(weights[:half]))
-    mx.save_safetensors(str(folder / "model-00002-of-00002.safetensors"), dict(weights[half:]))
+    tensors = tree_flatten(model.parameters())
+    half = len(tensors) // 2
+    mx.save_safetensors(str(folder / FIRST), dict(tensors[:half]))
+    mx.save_safetensors(str(folder / SECOND), dict(tensors[half:]))
     save_config(dict(config), folder / "config.json")
 
 
@@ -76,30 +90,18 @@ def types(model: Any) -> set[mx.Dtype]:
 
 
 def test_facts_of_a_loaded_model(tiny: Path) -> None:
-    (tiny / "generation_config.json").write_text(
-        json.dumps(
-            {
-                "temperature": 0.6,
-                "top_k": 20,
-                "top_p": 0.95,
-                "eos_token_id": [9, 11],
-                "do_sample": True,
-            }
-        ),
-        encoding="utf-8",
-    )
+    sampling = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    content(GENERATION, json.dumps({**sampling, "eos_token_id": [9, 11], "do_sample": True}))(tiny)
     loaded = load(entry(tiny), "auto")
     assert loaded.context_length == 512
     assert loaded.vocab_size == 2048
     assert {7, 9, 11} <= loaded.stop_ids
-    assert loaded.sampling == {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    assert loaded.sampling == sampling
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("def f(x):")) == "def f(x):"
 
 
 def test_a_model_that_does_not_sample_is_greedy(tiny: Path) -> None:
-    (tiny / "generation_config.json").write_text(
-        '{"do_sample": false, "temperature": 0.6}', encoding="utf-8"
-    )
+    content(GENERATION, '{"do_sample": false, "temperature": 0.6}')(tiny)
     assert load(entry(tiny), "auto").sampling == {"temperature": 0.0}
 
 
@@ -140,94 +142,31 @@ def test_other_work_can_run_between_two_portions(tiny: Path) -> None:
     steps.close()
 
 
-def without_weights(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
-        file.unlink()
-
-
-def truncated(folder: Path) -> None:
-    file = folder / "model-00002-of-00002.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def truncated_in_the_header(folder: Path) -> None:
-    file = folder / "model-00002-of-00002.safetensors"
-    file.write_bytes(file.read_bytes()[:20])
-
-
-def empty(folder: Path) -> None:
-    (folder / "model-00001-of-00002.safetensors").write_bytes(b"")
-
-
-def git_lfs(folder: Path) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1234\n"
-    (folder / "model-00001-of-00002.safetensors").write_text(pointer, encoding="utf-8")
-
-
-def a_shard_short(folder: Path) -> None:
-    (folder / "model-00002-of-00002.safetensors").unlink()
-
-
-def wrong_width(folder: Path) -> None:
-    save_config({**TINY, "hidden_size": 128}, folder / "config.json")
-
-
-def config_without_fields(folder: Path) -> None:
-    save_config({"model_type": "llama"}, folder / "config.json")
-
-
-def unknown_type(folder: Path) -> None:
-    save_config({**TINY, "model_type": "hal9000"}, folder / "config.json")
-
-
-def own_code(folder: Path) -> None:
-    (folder / "own.py").write_text("raise SystemExit('this must not run')", encoding="utf-8")
-    save_config({**TINY, "model_file": "own.py"}, folder / "config.json")
-
-
-def no_config(folder: Path) -> None:
-    (folder / "config.json").unlink()
-
-
-def broken_config(folder: Path) -> None:
-    (folder / "config.json").write_text("{", encoding="utf-8")
-
-
-def broken_generation_config(folder: Path) -> None:
-    (folder / "generation_config.json").write_text("[]", encoding="utf-8")
-
-
-def broken_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text('{"model": {}}', encoding="utf-8")
-
-
-def no_tokenizer(folder: Path) -> None:
-    for file in folder.glob("tokenizer*"):
-        file.unlink()
+LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1234\n"
+OWN = content("own.py", "raise SystemExit('this must not run')")
 
 
 @pytest.mark.parametrize(
     ("damage", "code", "named"),
     [
-        (without_weights, "model.no_weights", "model*.safetensors"),
-        (truncated, "model.truncated", "model-00002-of-00002.safetensors"),
-        (truncated_in_the_header, "model.not_safetensors", "model-00002-of-00002.safetensors"),
-        (empty, "model.not_safetensors", "model-00001-of-00002.safetensors"),
-        (git_lfs, "model.lfs_pointer", "git lfs pull"),
-        (a_shard_short, "model.build", "Missing"),
-        (wrong_width, "model.build", "shape"),
-        (config_without_fields, "model.build", "hidden_size"),
-        (unknown_type, "model.unsupported", "hal9000"),
-        (own_code, "model.remote_code", "own.py"),
-        (no_config, "model.no_config", "config.json"),
-        (broken_config, "model.config_unreadable", "config.json"),
-        (broken_generation_config, "model.config_unreadable", "generation_config.json"),
-        (broken_tokenizer, "model.tokenizer", "tokenizer"),
-        (no_tokenizer, "model.tokenizer", "tokenizer"),
+        (together(missing(FIRST), missing(SECOND)), "model.no_weights", "model*.safetensors"),
+        (cut(SECOND, -100), "model.truncated", SECOND),
+        (cut(SECOND, 20), "model.not_safetensors", SECOND),
+        (content(FIRST, b""), "model.not_safetensors", FIRST),
+        (content(FIRST, LFS), "model.lfs_pointer", "git lfs pull"),
+        (missing(SECOND), "model.build", "Missing"),
+        (config(hidden_size=128), "model.build", "shape"),
+        (content(CONFIG, '{"model_type": "llama"}'), "model.build", "hidden_size"),
+        (config(model_type="hal9000"), "model.unsupported", "hal9000"),
+        (together(OWN, config(model_file="own.py")), "model.remote_code", "own.py"),
+        (missing(CONFIG), "model.no_config", "config.json"),
+        (content(CONFIG, "{"), "model.config_unreadable", "config.json"),
+        (content(GENERATION, "[]"), "model.config_unreadable", "generation_config.json"),
+        (content(TOKENIZER, '{"model": {}}'), "model.tokenizer", "tokenizer"),
+        (together(missing(TOKENIZER), missing(TOKENIZER_CONFIG)), "model.tokenizer", "tokenizer"),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
 )
-def test_damage_has_a_code(tiny: Path, damage: Any, code: str, named: str) -> None:
+def test_damage_has_a_code(tiny: Path, damage: Breakage, code: str, named: str) -> None:
     damage(tiny)
     with refused(ModelError, code, named, model="tiny"):
         load(entry(tiny), "auto")
@@ -270,36 +209,17 @@ def test_random_weights_that_are_replaced_leave_no_graph(tmp_path: Path) -> None
 
 CHAT = "/v1/chat/completions"
 GOOD = "good"
-Damage = Callable[[Path], None]
 
 
-def with_weights(change: Callable[[dict[str, mx.array]], None]) -> Damage:
-    def damage(folder: Path) -> None:
-        weights: dict[str, Any] = dict(mx.load(str(folder / "model.safetensors")))
-        change(weights)
-        mx.eval(weights)
-        mx.save_safetensors(str(folder / "model.safetensors"), weights)
-
-    return damage
-
-
-def with_config(**values: object) -> Damage:
-    def damage(folder: Path) -> None:
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | values))
-
-    return damage
-
-
-def filled(value: float, *parts: str) -> Damage:
+def filled(value: float, *parts: str) -> Breakage:
     """Fill the weights whose name has one of `parts` with `value`."""
 
-    def change(weights: dict[str, mx.array]) -> None:
-        for name, weight in weights.items():
+    def change(tensors: dict[str, mx.array]) -> None:
+        for name, tensor in tensors.items():
             if any(part in name for part in parts):
-                weights[name] = mx.full(weight.shape, value, weight.dtype)
+                tensors[name] = mx.full(tensor.shape, value, tensor.dtype)
 
-    return with_weights(change)
+    return weights(change)
 
 
 def flipped_exponents(folder: Path) -> None:
@@ -312,15 +232,15 @@ def flipped_exponents(folder: Path) -> None:
     file.write_bytes(data)
 
 
-DAMAGES: dict[str, Damage] = {
+DAMAGES: dict[str, Breakage] = {
     "nan-layer": filled(math.nan, "layers.1."),
     "nan-norm": filled(math.nan, "model.norm"),
     "infinite-norm": filled(math.inf, "model.norm"),
     "nan-embedding": filled(math.nan, "embed_tokens"),
     "huge-weights": filled(3e38, "mlp"),
     "flipped-exponents": flipped_exponents,
-    "rope-theta-zero": with_config(rope_theta=0),
-    "epsilon-nan": with_config(rms_norm_eps=math.nan),
+    "rope-theta-zero": config(rope_theta=0),
+    "epsilon-nan": config(rms_norm_eps=math.nan),
 }
 
 
