@@ -14,16 +14,11 @@ from omlx.catalog import catalog
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.reference import checkpoint_mismatch, tokenizer_mismatch
-from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from tests.models.breakage import swap_two_tokens, vocabulary
-from tests.models.trees import model, shards
+from tests.models.trees import entry, model, shards
 
 DEMO = BUNDLED / "omlx-demo/draft"
-
-
-def entry(folder: Path) -> ModelEntry:
-    return ModelEntry(folder.name, folder, "test")
 
 
 def changed(folder: Path, change: Any) -> Path:

@@ -20,7 +20,6 @@ from omlx.models.catalog.drafters import (
     inner_layers,
     own_head,
 )
-from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import head_drafter, open_head
 from tests import zoo
@@ -42,20 +41,17 @@ from tests.engine.borrowed import (
     random_head,
     weights_of,
 )
+from tests.models.trees import inspected
 from tests.refusals import refused
 
 TARGETS = {**BORROWED, "nemotron_h": NEMOTRON, "glm_moe_dsa": GLM}
-
-
-def entry_of(folder: Path) -> ModelEntry:
-    return inspect_checkpoint(folder.name, folder, "test")
 
 
 def save(folder: Path, config: dict[str, Any], tensors: dict[str, mx.array]) -> ModelEntry:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
     mx.save_safetensors(str(folder / "model.safetensors"), tensors)
-    return entry_of(folder)
+    return inspected(folder)
 
 
 def read(entry: ModelEntry, family: str = "llama") -> BorrowedHead:
@@ -71,7 +67,7 @@ def same(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -> bool:
 @pytest.fixture
 def target(tmp_path: Path) -> ModelEntry:
     save_target(tmp_path / "target", "llama")
-    return entry_of(tmp_path / "target")
+    return inspected(tmp_path / "target")
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -19,7 +19,6 @@ from omlx.engine.types import Limits, Request, Sampling, Speculation
 from omlx.errors import ModelError, Reason
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.drafters import drafter_mismatch, head_directory, own_head
-from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.pool.head import build_head, head_bytes
@@ -27,14 +26,11 @@ from omlx.models.pool.opening import open_model
 from tests import zoo
 from tests.engine.harness import Bench, model
 from tests.models.heads import declare, plain, random_head, save_directory, save_target, upstream
+from tests.models.trees import inspected
 from tests.refusals import refused
 from tests.server.running import TARGET
 
 QWEN = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
-
-
-def entry_of(folder: Path) -> ModelEntry:
-    return inspect_checkpoint(folder.name, folder, "test")
 
 
 def in_shard(folder: Path, head: nn.Module) -> None:
@@ -67,14 +63,14 @@ def test_heads_beside_the_weights_are_read_as_they_were(
 ) -> None:
     head = random_head(family)
     save_target(tmp_path / "target", family)
-    before = entry_of(tmp_path / "target").size_bytes
+    before = inspected(tmp_path / "target").size_bytes
     layout(tmp_path / "target", head)
-    files = own_head(entry_of(tmp_path / "target"))
+    files = own_head(inspected(tmp_path / "target"))
     assert same(build_head(files, model(family)), head)
     weights = sum(array.nbytes for _, array in tree_flatten(head.parameters()))
     assert files.nbytes == weights
     if layout in (beside, below):
-        assert entry_of(tmp_path / "target").size_bytes == before
+        assert inspected(tmp_path / "target").size_bytes == before
 
 
 @pytest.mark.parametrize("layout", [in_shard, beside, below])
@@ -96,7 +92,7 @@ def test_a_quantized_directory_of_its_own(tmp_path: Path, family: str, bits: int
     save_target(tmp_path / "target", family)
     quantization = {"group_size": 32, "bits": bits}
     save_directory(tmp_path / "head", tmp_path / "target", plain(head), quantization=quantization)
-    target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
+    target, entry = inspected(tmp_path / "target"), inspected(tmp_path / "head")
     assert entry.drafter == "mtp"
     assert drafter_mismatch(target, entry) is None
     read = build_head(head_directory(entry), model(family))
@@ -107,7 +103,7 @@ def test_a_quantized_directory_of_its_own(tmp_path: Path, family: str, bits: int
 def test_a_head_of_another_size_or_family_does_not_fit(tmp_path: Path) -> None:
     save_target(tmp_path / "target", "qwen3_5")
     save_directory(tmp_path / "head", tmp_path / "target", plain(random_head("qwen3_5")))
-    target, entry = entry_of(tmp_path / "target"), entry_of(tmp_path / "head")
+    target, entry = inspected(tmp_path / "target"), inspected(tmp_path / "head")
     text = {"hidden_size": 999, "vocab_size": zoo.VOCAB_SIZE}
     declare(tmp_path / "head", text_config=text)
     params = {"draft": "head", "field": "hidden_size", "wanted": "999", "found": "64"}
@@ -122,17 +118,17 @@ def test_other_heads_are_no_drafters_here(tmp_path: Path) -> None:
     save_directory(tmp_path / "head", tmp_path / "target", plain(random_head("qwen3_5")))
     for kind in ("qwen3_eagle", "qwen3_5_dflash", "gemma4_assistant"):
         declare(tmp_path / "head", model_type=kind)
-        entry = entry_of(tmp_path / "head")
+        entry = inspected(tmp_path / "head")
         assert entry.drafter is None
         assert entry.reason.code == "model.head_only"
 
 
 def test_a_promised_head_that_is_missing_is_named_with_a_command(tmp_path: Path) -> None:
     save_target(tmp_path / "Q-27B-4bit", "qwen3_5")
-    assert own_head(entry_of(tmp_path / "Q-27B-4bit")) == Reason("spec.off.no_head")
+    assert own_head(inspected(tmp_path / "Q-27B-4bit")) == Reason("spec.off.no_head")
     declare(tmp_path / "Q-27B-4bit", mtp_num_hidden_layers=1)
     params: dict[str, Any] = {"model": "Q-27B-4bit", "command": "omlx pull Q-27B-MTP-4bit"}
-    assert own_head(entry_of(tmp_path / "Q-27B-4bit")) == Reason("spec.off.head_missing", params)
+    assert own_head(inspected(tmp_path / "Q-27B-4bit")) == Reason("spec.off.head_missing", params)
 
 
 def test_a_shortlist_is_read_with_its_head_and_counted(tmp_path: Path) -> None:
@@ -140,7 +136,7 @@ def test_a_shortlist_is_read_with_its_head_and_counted(tmp_path: Path) -> None:
     save_target(tmp_path / "target", "llama")
     ids = {"draft_token_ids": mx.array([5, 3, 9], mx.int32)}
     mx.save_safetensors(str(tmp_path / "target" / "mtp.safetensors"), plain(head) | ids)
-    files = own_head(entry_of(tmp_path / "target"))
+    files = own_head(inspected(tmp_path / "target"))
     assert files.draft_ids == 3
     read = build_head(files, model("llama"))
     assert read.draft_token_ids.tolist() == [5, 3, 9]
@@ -166,7 +162,7 @@ def test_weights_that_do_not_fit_are_named(
     changed = upstream(random_head("qwen3_5")) | {f"mtp.{name}": tensor}
     tensors = {name: tensor for name, tensor in changed.items() if tensor is not None}
     mx.save_safetensors(str(tmp_path / "target" / "mtp.safetensors"), tensors)
-    files = own_head(entry_of(tmp_path / "target"))
+    files = own_head(inspected(tmp_path / "target"))
     with refused(ModelError, "spec.off.head_weights", said):
         build_head(files, model("qwen3_5"))
 
@@ -174,13 +170,13 @@ def test_weights_that_do_not_fit_are_named(
 def test_architectures_without_known_heads_and_damaged_files_are_named(tmp_path: Path) -> None:
     save_target(tmp_path / "target", "gemma3_text")
     beside(tmp_path / "target", random_head("qwen3_5"))
-    files = own_head(entry_of(tmp_path / "target"))
+    files = own_head(inspected(tmp_path / "target"))
     with refused(ModelError, "spec.off.head_unsupported"):
         build_head(files, model("gemma3_text"))
     whole = (tmp_path / "target" / "mtp.safetensors").read_bytes()
     (tmp_path / "target" / "mtp.safetensors").write_bytes(whole[:-9])
     with refused(ModelError, "model.truncated"):
-        own_head(entry_of(tmp_path / "target"))
+        own_head(inspected(tmp_path / "target"))
 
 
 TARGET_ENTRY = ModelEntry(TARGET, BUNDLED / TARGET, "bundled")

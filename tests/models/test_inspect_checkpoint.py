@@ -10,24 +10,18 @@ import pytest
 
 from omlx.errors import Reason
 from omlx.models.catalog.discovery import Folder, HubCache, scan_places
-from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.reference import too_large
 from omlx.models.catalog.registry import Status
-from tests.models.trees import LLAMA, code, hub_model, index, model, only, shards
+from tests.models.trees import LLAMA, code, hub_model, index, inspected, model, only, shards
 
 
-def test_a_broken_link_is_a_missing_file(tmp_path: Path) -> None:
-    snapshot = hub_model(tmp_path, "org/name", files=shards(2))
-    (snapshot / shards(2)[1]).resolve().unlink()
-    assert code(scan_places([HubCache("hf-cache", tmp_path)]).entries[0]) == "model.shards_missing"
-
-
-def test_a_broken_link_to_the_only_weights_is_a_missing_file(tmp_path: Path) -> None:
-    snapshot = hub_model(tmp_path, "org/name")
-    (snapshot / "model.safetensors").resolve().unlink()
+@pytest.mark.parametrize("files", [["model.safetensors"], shards(2)], ids=["one", "two"])
+def test_a_broken_link_is_a_missing_file(tmp_path: Path, files: list[str]) -> None:
+    snapshot = hub_model(tmp_path, "org/name", files=files)
+    (snapshot / files[-1]).resolve().unlink()
     entry = scan_places([HubCache("hf-cache", tmp_path)]).entries[0]
     assert code(entry) == "model.shards_missing"
-    assert entry.reason.params == {"missing": 1, "total": 1, "first": "model.safetensors"}
+    assert entry.reason.params == {"missing": 1, "total": len(files), "first": files[-1]}
 
 
 @pytest.mark.parametrize(
@@ -175,11 +169,8 @@ def test_a_draft_head_is_recognised_with_any_weights(tmp_path: Path, files: list
 
 
 def test_a_model_with_an_mtp_layer_is_usable(tmp_path: Path) -> None:
-    config = {
-        "model_type": "deepseek_v3",
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "num_nextn_predict_layers": 1,
-    }
+    config = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"]}
+    config |= {"num_nextn_predict_layers": 1}
     assert only(model(tmp_path / "m", config)).status is Status.USABLE
 
 
@@ -198,7 +189,4 @@ def test_a_remapped_model_type_is_supported(tmp_path: Path) -> None:
     ],
 )
 def test_quantization_labels(tmp_path: Path, config: dict[str, Any], label: str | None) -> None:
-    assert (
-        inspect_checkpoint("m", model(tmp_path / "m", {**LLAMA, **config}), "x").quantization
-        == label
-    )
+    assert inspected(model(tmp_path / "m", {**LLAMA, **config})).quantization == label

@@ -40,22 +40,21 @@ def on_each_pass(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) ->
     monkeypatch.setattr(lfm2.Model, "__call__", called)
 
 
-def test_a_stream_continues_between_any_two_passes_of_a_probe(
+async def test_a_stream_continues_between_any_two_passes_of_a_probe(
     engine: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens: list[int] = []
     seen_at_pass: list[int] = []
     on_each_pass(monkeypatch, lambda: seen_at_pass.append(len(tokens)))
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    async def run() -> None:
-        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+    def receive(events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, TokensCommitted):
+                tokens.extend(event.tokens)
+        loop.call_soon_threadsafe(begun.set)
 
-        def receive(events: Sequence[Event]) -> None:
-            for event in events:
-                if isinstance(event, TokensCommitted):
-                    tokens.extend(event.tokens)
-            loop.call_soon_threadsafe(begun.set)
-
+    async with asyncio.timeout(PATIENCE_S):
         pool = make_pool(engine, DEMO, default=TARGET)
         (await pool.lease()).release()
         plain = Speculation(OFF)
@@ -64,29 +63,26 @@ def test_a_stream_continues_between_any_two_passes_of_a_probe(
         (await pool.lease(HYBRID)).release()
         loaded = await asyncio.wrap_future(engine.snapshot(HYBRID))
         engine.cancel("a")
-        assert loaded.unbatchable is None
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+    assert loaded.unbatchable is None
     assert len(seen_at_pass) > PROBES
     assert sorted(set(seen_at_pass)) == seen_at_pass
 
 
-def test_a_load_can_be_cancelled_while_its_model_is_probed(
+async def test_a_load_can_be_cancelled_while_its_model_is_probed(
     engine: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[None] = []
+    probing, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    async def run() -> None:
-        probing, loop = asyncio.Event(), asyncio.get_running_loop()
+    def count() -> None:
+        passes.append(None)
+        if len(passes) == PROBES // 2:
+            loop.call_soon_threadsafe(probing.set)
+            # The next step waits until this one's event has been seen.
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE_S)
 
-        def count() -> None:
-            passes.append(None)
-            if len(passes) == PROBES // 2:
-                loop.call_soon_threadsafe(probing.set)
-                # The next step waits until this one's event has been seen.
-                asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE_S)
-
-        on_each_pass(monkeypatch, count)
+    on_each_pass(monkeypatch, count)
+    async with asyncio.timeout(PATIENCE_S):
         gc.collect()
         before = mx.get_active_memory()
         pool = make_pool(engine, DEMO, default=TARGET)
@@ -100,5 +96,3 @@ def test_a_load_can_be_cancelled_while_its_model_is_probed(
         assert mx.get_active_memory() - before < 1 << 20
         (await pool.lease(HYBRID)).release()
         assert len(passes) > PROBES
-
-    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))

@@ -22,7 +22,6 @@ from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.config import check_counts
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
-from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import load, load_steps
 from omlx.models.pool.opening import LoadProgress, open_model
 from tests.lanes import few
@@ -38,6 +37,7 @@ from tests.models.breakage import (
     together,
     weights,
 )
+from tests.models.trees import entry
 from tests.refusals import refused
 from tests.server.running import DRAFT, Running, omlx
 
@@ -58,10 +58,6 @@ TINY: dict[str, Any] = {
     "max_position_embeddings": 512,
     "eos_token_id": 7,
 }
-
-
-def entry(folder: Path) -> ModelEntry:
-    return ModelEntry(folder.name, folder, "test")
 
 
 @pytest.fixture

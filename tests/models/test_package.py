@@ -63,26 +63,21 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "values"),
+    ("window", "bounds"),
     [
-        ({}, {"draft_initial": 4, "draft_min": 1, "draft_max": 16}),
-        ({"min_window": 6}, {"draft_initial": 6, "draft_min": 6, "draft_max": 16}),
-        ({"max_window": 2}, {"draft_initial": 2, "draft_min": 1, "draft_max": 2}),
-        ({"initial_window": 32}, {"draft_initial": 32, "draft_min": 1, "draft_max": 32}),
-        (
-            {"default": "fixed", "initial_window": 5},
-            {"draft_initial": 5, "draft_min": 5, "draft_max": 5},
-        ),
-        (
-            {"default": "fixed", "max_window": 7},
-            {"draft_initial": 7, "draft_min": 7, "draft_max": 7},
-        ),
+        ({}, (1, 4, 16)),
+        ({"min_window": 6}, (6, 6, 16)),
+        ({"max_window": 2}, (1, 2, 2)),
+        ({"initial_window": 32}, (1, 32, 32)),
+        ({"default": "fixed", "initial_window": 5}, (5, 5, 5)),
+        ({"default": "fixed", "max_window": 7}, (7, 7, 7)),
     ],
 )
 def test_window_policies_become_settings(
-    tmp_path: Path, window: dict[str, object], values: dict[str, object]
+    tmp_path: Path, window: dict[str, object], bounds: tuple[int, int, int]
 ) -> None:
     found = read_package(package(tmp_path, {"one": windowed(**window)}))
+    values = dict(zip(("draft_min", "draft_initial", "draft_max"), bounds, strict=True))
     assert found.layer.values == {"draft_model": "org/small", **values}
 
 
@@ -119,77 +114,40 @@ def test_an_unknown_default_type_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategies", "default", "code", "at"),
+    ("strategy", "code", "at"),
     [
-        ({"one": DRAFT}, "other", "package.unknown_default", "default"),
-        ({"one": DRAFT}, 3, "package.text", "default"),
-        ({"one": []}, "one", "package.object", "strategies.one"),
-        ({"one": {}}, "one", "package.missing", "strategies.one.type"),
-        ({"one": {"type": "draft-model"}}, "one", "package.missing", "strategies.one.draft_model"),
-        (
-            {"one": {**DRAFT, "draft_model": "/etc"}},
-            "one",
-            "package.draft",
-            "strategies.one.draft_model",
-        ),
-        (
-            {"one": {**DRAFT, "draft_model": "a/../b"}},
-            "one",
-            "package.draft",
-            "strategies.one.draft_model",
-        ),
-        (
-            {"one": windowed(min_window=8, max_window=4)},
-            "one",
-            "package.window",
-            "strategies.one.window_policy",
-        ),
-        (
-            {"one": windowed(initial_window=8, max_window=4)},
-            "one",
-            "package.window",
-            "strategies.one.window_policy",
-        ),
-        (
-            {"one": windowed(min_window=-1)},
-            "one",
-            "package.range",
-            "strategies.one.window_policy.min_window",
-        ),
-        (
-            {"one": windowed(max_window=2.5)},
-            "one",
-            "package.number",
-            "strategies.one.window_policy.max_window",
-        ),
-        (
-            {"one": windowed(max_window=True)},
-            "one",
-            "package.number",
-            "strategies.one.window_policy.max_window",
-        ),
-        (
-            {"one": windowed(default="wide")},
-            "one",
-            "package.choice",
-            "strategies.one.window_policy.default",
-        ),
-        (
-            {"one": windowed(default="fixed")},
-            "one",
-            "package.missing",
-            "strategies.one.window_policy.max_window",
-        ),
+        ([], "object", ""),
+        ({}, "missing", ".type"),
+        ({"type": "draft-model"}, "missing", ".draft_model"),
+        ({**DRAFT, "draft_model": "/etc"}, "draft", ".draft_model"),
+        ({**DRAFT, "draft_model": "a/../b"}, "draft", ".draft_model"),
+        (windowed(min_window=8, max_window=4), "window", ".window_policy"),
+        (windowed(initial_window=8, max_window=4), "window", ".window_policy"),
+        (windowed(min_window=-1), "range", ".window_policy.min_window"),
+        (windowed(max_window=2.5), "number", ".window_policy.max_window"),
+        (windowed(max_window=True), "number", ".window_policy.max_window"),
+        (windowed(default="wide"), "choice", ".window_policy.default"),
+        (windowed(default="fixed"), "missing", ".window_policy.max_window"),
     ],
 )
 def test_errors_name_the_path_of_the_field(
-    tmp_path: Path, strategies: dict[str, Any], default: object, code: str, at: str
+    tmp_path: Path, strategy: Any, code: str, at: str
 ) -> None:
-    package(tmp_path, strategies, default)
+    refuses(package(tmp_path, {"one": strategy}), f"package.{code}", f"strategies.one{at}")
+
+
+@pytest.mark.parametrize(("default", "code"), [("other", "unknown_default"), (3, "text")])
+def test_a_default_that_is_no_strategy_is_refused(
+    tmp_path: Path, default: object, code: str
+) -> None:
+    refuses(package(tmp_path, {"one": DRAFT}, default), f"package.{code}", "default")
+
+
+def refuses(folder: Path, code: str, at: str) -> None:
     place = f"{PLACE}.{at}"
     with refused(ModelError, code, place, at=place) as caught:
-        read_package(tmp_path)
-    assert usable_package(tmp_path) == Package(reason=Reason(code, caught.value.params))
+        read_package(folder)
+    assert usable_package(folder) == Package(reason=Reason(code, caught.value.params))
 
 
 NO_TEXT = '{"generation": {"speculative_decoding": {"default": "\\ud800", "strategies": {}}}}'

@@ -91,13 +91,8 @@ async def test_the_least_recently_used_model_is_evicted(engine: EngineThread) ->
             (await models.lease(name)).release()
             assert models.used_bytes <= TWO
             seen.append(ids(models))
-    assert seen == [
-        [TARGET],
-        [TARGET, HYBRID],
-        [HYBRID, TARGET],
-        [TARGET, DRAFT],
-        [DRAFT, HYBRID],
-    ]
+    pairs = ([TARGET, HYBRID], [HYBRID, TARGET], [TARGET, DRAFT], [DRAFT, HYBRID])
+    assert seen == [[TARGET], *pairs]
 
 
 async def test_eviction_waits_for_active_requests_in_order_of_arrival(engine: EngineThread) -> None:
@@ -119,9 +114,8 @@ async def test_eviction_waits_for_active_requests_in_order_of_arrival(engine: En
         assert served == [TARGET, HYBRID, TARGET]
 
 
-async def until(condition: object) -> None:
+async def until(condition: Callable[[], object]) -> None:
     """Wait until other tasks have made `condition` true."""
-    assert callable(condition)
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
@@ -173,26 +167,32 @@ async def test_an_unload_is_told_to_whoever_began_to_wait_just_before(
         assert models.status(HYBRID).state is State.UNLOADED
 
 
+class Held:
+    """A report that holds up the engine at the first portion, until `resume` is set."""
+
+    def __init__(self, engine: EngineThread) -> None:
+        self.reading, self.resume = threading.Event(), threading.Event()
+        self._engine = engine
+
+    def __call__(self, entry: ModelEntry, progress: LoadProgress) -> None:
+        if not self.reading.is_set():
+            self.reading.set()
+            self._engine.call(lambda: self.resume.wait(60))
+
+
 async def test_loading_survives_its_caller_and_stops_on_unload(engine: EngineThread) -> None:
-    reading, resume = threading.Event(), threading.Event()
-
-    def hold(entry: ModelEntry, progress: LoadProgress) -> None:
-        if not reading.is_set():
-            reading.set()
-            engine.call(lambda: resume.wait(60))
-
-    async with pool(engine, report=hold) as models:
+    held = Held(engine)
+    async with pool(engine, report=held) as models:
         loading = asyncio.ensure_future(models.load(HYBRID))
-        await until(reading.is_set)
+        await until(held.reading.is_set)
         loading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await loading
         assert models.status(HYBRID).state is State.LOADING
         waiting = asyncio.ensure_future(models.load(HYBRID))
         unloading = asyncio.ensure_future(models.unload(HYBRID))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        resume.set()
+        assert not await settled(unloading)
+        held.resume.set()
         await unloading
         with refused(Overloaded, "model.load_cancelled"):
             await waiting
@@ -204,23 +204,18 @@ async def test_loading_survives_its_caller_and_stops_on_unload(engine: EngineThr
 async def test_settings_that_change_during_a_load_take_effect(
     engine: EngineThread, tmp_path: Path
 ) -> None:
-    reading, resume = threading.Event(), threading.Event()
+    def temperatures() -> list[float | None]:
+        return [each.speculation.settings.temperature for each in models.loaded]
 
-    def hold(entry: ModelEntry, progress: LoadProgress) -> None:
-        if not reading.is_set():
-            reading.set()
-            engine.call(lambda: resume.wait(60))
-
-    async with pool(engine, tmp_path, report=hold) as models:
+    held = Held(engine)
+    async with pool(engine, tmp_path, report=held) as models:
         loading = asyncio.ensure_future(models.load(HYBRID))
-        await until(reading.is_set)
+        await until(held.reading.is_set)
         models.catalog.live.patch({"temperature": 0.5}, HYBRID)
         await models.reconfigure()
-        resume.set()
+        held.resume.set()
         await loading
-        await until(
-            lambda: [each.speculation.settings.temperature for each in models.loaded] == [0.5]
-        )
+        await until(lambda: temperatures() == [0.5])
 
 
 async def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_path: Path) -> None:
@@ -243,59 +238,44 @@ async def test_a_change_of_kv_bits_keeps_the_weights(engine: EngineThread, tmp_p
 
 
 async def test_which_draft_is_loaded(engine: EngineThread) -> None:
-    async def drafts(
-        settings: dict[str, object], *requests: tuple[str, str | None]
-    ) -> list[tuple[str | None, object]]:
-        seen: list[tuple[str | None, object]] = []
+    async def drafts(settings: dict[str, object], *requests: tuple[str, ...]) -> list[str]:
+        """The draft of each request, or why it has none."""
+        seen: list[str] = []
         async with pool(engine, **settings) as models:
-            for model, draft in requests:
-                lease = await models.lease(model, draft)
+            for names in requests:
+                lease = await models.lease(*names)
                 lease.release()
                 reason = lease.served.no_draft_reason
-                seen.append((lease.served.draft, reason.code if reason else None))
+                assert (lease.served.draft is None) == (reason is not None)
+                seen.append(lease.served.draft or reason.code)
         return seen
 
-    given = await drafts({"draft_model": DRAFT}, (TARGET, None), (DRAFT, None), (HYBRID, None))
-    assert given == [(DRAFT, None), (None, "draft.unfit.same_model"), (DRAFT, None)]
-    asked = await drafts({}, (TARGET, None), (TARGET, DRAFT), (TARGET, None), (HYBRID, None))
-    assert asked == [
-        (None, "spec.off.no_draft_model"),
-        (DRAFT, None),
-        (DRAFT, None),
-        (None, "spec.off.no_draft_model"),
-    ]
-    missing = await drafts({"draft_model": "org/none"}, (TARGET, None))
-    assert missing == [(None, "draft.not_here")]
-    banned = await drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET, None))
-    assert banned == [(None, "spec.off.no_draft")]
+    none, same = "spec.off.no_draft_model", "draft.unfit.same_model"
+    given = await drafts({"draft_model": DRAFT}, (TARGET,), (DRAFT,), (HYBRID,))
+    assert given == [DRAFT, same, DRAFT]
+    asked = await drafts({}, (TARGET,), (TARGET, DRAFT), (TARGET,), (HYBRID,))
+    assert asked == [none, DRAFT, DRAFT, none]
+    assert await drafts({"draft_model": "org/none"}, (TARGET,)) == ["draft.not_here"]
+    banned = await drafts({"draft_model": DRAFT, "no_draft": True}, (TARGET,))
+    assert banned == ["spec.off.no_draft"]
 
 
 async def test_a_shared_draft_is_in_memory_once_until_its_last_user_is_evicted(
     engine: EngineThread,
 ) -> None:
-    sizes = []
+    sizes, names = [], (TARGET, HYBRID, DRAFT)
     async with pool(engine, draft_model=DRAFT) as models:
-        for name in (TARGET, HYBRID, DRAFT):
+        for name in names:
             (await models.lease(name)).release()
             sizes.append(models.used_bytes)
         for name in (HYBRID, DRAFT, TARGET):
             await models.unload(name)
             sizes.append(models.used_bytes)
     target, hybrid, draft = (
-        2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in DEMO_NAMES
+        2 * (BUNDLED / name / "model.safetensors").stat().st_size for name in names
     )
-    both = [
-        target + draft,
-        target + hybrid + draft,
-        target + hybrid + draft,
-        target + draft,
-        target + draft,
-        0,
-    ]
-    assert sizes == pytest.approx(both, abs=4e5)
-
-
-DEMO_NAMES = (TARGET, HYBRID, DRAFT)
+    two, three = target + draft, target + hybrid + draft
+    assert sizes == pytest.approx([two, three, three, two, two, 0], abs=4e5)
 
 
 async def test_a_pinned_model_stays_and_another_too_large_is_refused(

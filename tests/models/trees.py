@@ -9,6 +9,7 @@ from typing import Any
 
 from omlx.catalog import catalog
 from omlx.models.catalog.discovery import Folder, scan_places
+from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -17,6 +18,14 @@ WEIGHTS = ("model.safetensors",)
 
 def ids(registry: Registry) -> dict[str, str]:
     return {entry.id: entry.reason.code if entry.reason else "usable" for entry in registry.entries}
+
+
+def entry(folder: Path) -> ModelEntry:
+    return ModelEntry(folder.name, folder, "test")
+
+
+def inspected(folder: Path) -> ModelEntry:
+    return inspect_checkpoint(folder.name, folder, "test")
 
 
 def only(folder: Path) -> ModelEntry:

@@ -13,9 +13,8 @@ from omlx.engine.step.plan import Look
 from omlx.engine.types import run_through
 from omlx.engine.vision.reader import Features, Vision
 from omlx.engine.vision.spans import PreparedImage
-from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
-from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.load_weights import LoadedModel, LoadOptions, load_steps
+from tests.models.trees import inspected
 
 SIZES: Final = (
     *((1, 1), (1, 40), (40, 1), (3, 2), (28, 28), (29, 27), (31, 64)),
@@ -25,13 +24,9 @@ SIZES: Final = (
 """Widths and heights, one pixel and long shapes among them."""
 
 
-def entry(folder: Path) -> ModelEntry:
-    return inspect_checkpoint(folder.name, folder, "test")
-
-
 def load_with_vision(folder: Path, *, vision: bool = True, library: str = "auto") -> LoadedModel:
     options = LoadOptions(vision=vision, library=library)
-    return run_through(load_steps(entry(folder), "float32", options))
+    return run_through(load_steps(inspected(folder), "float32", options))
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:

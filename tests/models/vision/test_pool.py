@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,30 +19,26 @@ from omlx.models.pool.served import ServedModel
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.store import Store
 from tests.models.pools import make_pool
+from tests.models.trees import inspected
 from tests.models.vision.folders import MARKERS, save_vlm
-from tests.models.vision.loaded import entry, picture
+from tests.models.vision.loaded import picture
 
 pytestmark = pytest.mark.needs_extra
 FAMILIES = {"a": "qwen3_vl", "b": "qwen2_5_vl"}
 """By the names of models; the second is the smaller one."""
 
 
-def in_pool(
-    engine: EngineThread, home: Path, work: Callable[[Pool], Awaitable[None]], *names: str
-) -> None:
-    """Run `work` with a pool of tiny models, one directory for each name."""
+@asynccontextmanager
+async def pool_of(engine: EngineThread, home: Path, *names: str) -> AsyncIterator[Pool]:
+    """A pool of tiny models, one directory for each name."""
     for name in names:
         save_vlm(FAMILIES[name], home / name)
-    registry = Registry(tuple(entry(home / name) for name in names))
-
-    async def run() -> None:
-        live = LiveConfiguration((), Store(home))
-        pool = make_pool(engine, registry, configuration=live, default=names[0])
-        await work(pool)
-        for served in pool.loaded:
-            await pool.unload(served.id)
-
-    asyncio.run(run())
+    registry = Registry(tuple(inspected(home / name) for name in names))
+    live = LiveConfiguration((), Store(home))
+    pool = make_pool(engine, registry, configuration=live, default=names[0])
+    yield pool
+    for served in pool.loaded:
+        await pool.unload(served.id)
 
 
 async def leased(pool: Pool, name: str) -> ServedModel:
@@ -74,20 +71,18 @@ def ask(engine: EngineThread, served: ServedModel) -> Event:
     return last[0]
 
 
-def test_a_request_with_an_image_is_answered(engine: EngineThread, tmp_path: Path) -> None:
-    async def work(pool: Pool) -> None:
+async def test_a_request_with_an_image_is_answered(engine: EngineThread, tmp_path: Path) -> None:
+    async with pool_of(engine, tmp_path, "a") as pool:
         served = await leased(pool, "a")
         event = ask(engine, served)
         assert isinstance(event, Finished), event
         assert event.stats.predicted_n == 4
         assert served.vision.tower_bytes > 0
 
-    in_pool(engine, tmp_path, work, "a")
 
-
-def test_the_setting_loads_a_tower_or_not(engine: EngineThread, tmp_path: Path) -> None:
-    async def work(pool: Pool) -> None:
-        codes = []
+async def test_the_setting_loads_a_tower_or_not(engine: EngineThread, tmp_path: Path) -> None:
+    codes = []
+    async with pool_of(engine, tmp_path, "a") as pool:
         for value in (False, True, False):
             pool.catalog.live.patch({"vision": value}, "a")
             jobs = await pool.reconfigure()
@@ -95,18 +90,16 @@ def test_the_setting_loads_a_tower_or_not(engine: EngineThread, tmp_path: Path) 
             served = await leased(pool, "a")
             reason = served.vision.off_reason
             codes.append(None if reason is None else reason.code)
-        assert codes == ["vision.off.setting", None, "vision.off.setting"]
-
-    in_pool(engine, tmp_path, work, "a")
+    assert codes == ["vision.off.setting", None, "vision.off.setting"]
 
 
-def test_a_draft_has_no_tower_until_it_is_a_target(engine: EngineThread, tmp_path: Path) -> None:
-    async def work(pool: Pool) -> None:
+async def test_a_draft_has_no_tower_until_it_is_a_target(
+    engine: EngineThread, tmp_path: Path
+) -> None:
+    async with pool_of(engine, tmp_path, "a", "b") as pool:
         pool.catalog.live.patch({"draft_model": "b"}, "a")
         target = await leased(pool, "a")
         assert target.draft == "b", target.no_draft_reason
         assert isinstance(ask(engine, target), Finished)
         alone = await leased(pool, "b")
         assert isinstance(ask(engine, alone), Finished)
-
-    in_pool(engine, tmp_path, work, "a", "b")

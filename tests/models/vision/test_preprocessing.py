@@ -16,8 +16,9 @@ from omlx.errors import BadRequest
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.vision.support import open_family
 from tests.lanes import few
+from tests.models.trees import inspected
 from tests.models.vision.folders import CONFIGS, save_vlm
-from tests.models.vision.loaded import SIZES, entry, picture
+from tests.models.vision.loaded import SIZES, picture
 from tests.refusals import refused
 
 pytestmark = [
@@ -58,7 +59,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if family not in made:
             folder = tmp_path_factory.mktemp("families") / family
             save_vlm(family, folder)
-            model = entry(folder)
+            model = inspected(folder)
             made[family] = open_family(model.files, read_tokenizer(model)), folder
         return made[family]
 
@@ -131,7 +132,7 @@ NEWLINE = -9.0
 def eye(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder: Path = tmp_path_factory.mktemp("next")
     save_vlm("llava_next", folder)
-    return open_family(entry(folder).files, read_tokenizer(entry(folder)))
+    return open_family(inspected(folder).files, read_tokenizer(inspected(folder)))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

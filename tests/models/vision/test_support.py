@@ -22,8 +22,10 @@ from omlx.models.pool.load_weights import LoadOptions, load_steps
 from omlx.models.vision import support
 from omlx.models.vision.support import CROSS_ATTENTION, EXTRA, FAMILIES, MAX_TOKENS
 from tests import zoo
+from tests.models.heads import declare
+from tests.models.trees import inspected
 from tests.models.vision.folders import DEMO, MARKERS, save_vlm
-from tests.models.vision.loaded import entry, load_with_vision, picture
+from tests.models.vision.loaded import load_with_vision, picture
 
 
 def off_code(folder: Path) -> str:
@@ -31,11 +33,6 @@ def off_code(folder: Path) -> str:
     assert loaded.family is None
     assert loaded.reader is None
     return loaded.off_reason.code
-
-
-def change(folder: Path, **values: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
 
 
 def drop_tensors(folder: Path, part: str) -> None:
@@ -60,7 +57,7 @@ def test_a_text_model_has_no_eye() -> None:
 )
 def test_other_families_are_named(tmp_path: Path, model_type: str, code: str) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
-    change(tmp_path, model_type=model_type)
+    declare(tmp_path, model_type=model_type)
     reason = support.vision_off(ModelFiles.at(tmp_path))
     assert (reason.code, reason.params) == (code, {"model_type": model_type})
 
@@ -141,14 +138,14 @@ def test_classes_chosen_by_setting_read_no_images_through_views(tmp_path: Path) 
 @pytest.mark.needs_extra
 def test_code_of_the_folder_reads_no_images_and_runs_once(tmp_path: Path) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
-    change(tmp_path, model_file="own.py")
+    declare(tmp_path, model_file="own.py")
     reason = support.vision_off(ModelFiles.at(tmp_path))
     assert reason.code == "vision.off.family", "known before it is loaded"
     runs = f"with open({str(tmp_path / 'runs')!r}, 'a') as file:\n    file.write('once ')"
     classes = "from mlx_lm.models.qwen2_vl import Model, ModelArgs"
     (tmp_path / "own.py").write_text(f"{classes}\n{runs}\n")
     options = LoadOptions(vision=True, trusted=True)
-    loaded = run_through(load_steps(entry(tmp_path), "float32", options))
+    loaded = run_through(load_steps(inspected(tmp_path), "float32", options))
     assert loaded.vision.off_reason.code == "vision.off.family"
     assert (tmp_path / "runs").read_text() == "once "
 
@@ -164,7 +161,7 @@ def test_a_conversion_without_a_tower_serves_text(tmp_path: Path) -> None:
 def test_a_tower_that_cannot_be_built_leaves_the_text(tmp_path: Path) -> None:
     save_vlm("qwen2_5_vl", tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "None"}')
-    change(tmp_path, rope_scaling={"type": "mrope", "mrope_section": [4, 6, 6]})
+    declare(tmp_path, rope_scaling={"type": "mrope", "mrope_section": [4, 6, 6]})
     assert off_code(tmp_path) == "vision.off.failed"
 
 
@@ -200,7 +197,7 @@ def test_a_folder_that_mlx_lm_cannot_open_serves_its_text_half(
         mx.eval(renamed)
         mx.save_safetensors(path, renamed)
     monkeypatch.setattr(support, "_PACKAGES", ("no_such_package",))
-    assert entry(tmp_path).status is Status.USABLE
+    assert inspected(tmp_path).status is Status.USABLE
     model = load_with_vision(tmp_path)
     assert model.vision.off_reason.code == "vision.off.extra"
     ids = mx.array([[5, 9, 200, 31]])
@@ -215,7 +212,7 @@ def test_quantized_conversions_see(tmp_path: Path, family: str) -> None:
     whole = save_vlm(family, tmp_path)
     nn.quantize(whole, group_size=32, bits=8, class_predicate=_divisible)
     mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(whole.parameters())))
-    change(tmp_path, quantization={"group_size": 32, "bits": 8})
+    declare(tmp_path, quantization={"group_size": 32, "bits": 8})
     model = load_with_vision(tmp_path)
     eye, vision = model.vision.family, model.vision.reader
     assert eye is not None, model.vision.off_reason
