@@ -52,9 +52,14 @@ def loop_with(passes: dict[int, float]) -> EngineLoop:
     return loop
 
 
-def prefill(loop: EngineLoop, tokens: int) -> None:
+def quick() -> EngineLoop:
+    return loop_with({1: 0.01, 16: 0.02})
+
+
+def prefill(loop: EngineLoop, tokens: int) -> EngineLoop:
     loop.submit(request("a", (1,) * tokens, max_tokens=2))
     loop.step()
+    return loop
 
 
 def test_waiting_for_work_is_no_hang(watched: Watched) -> None:
@@ -65,14 +70,14 @@ def test_waiting_for_work_is_no_hang(watched: Watched) -> None:
 
 
 def test_one_piece_of_work_after_another_is_no_hang(watched: Watched) -> None:
-    loop = loop_with({1: 0.01, 16: 0.02})
+    loop = quick()
     for _ in range(5):
         watched.heartbeat.begin(loop)
         assert watched.look_for(0.9 * BOUNDS.known_s) is None
 
 
 def test_a_step_hangs_beyond_its_bound_and_not_before(watched: Watched) -> None:
-    watched.begin(loop_with({1: 0.01, 16: 0.02}))
+    watched.begin(quick())
     assert watched.look_for(BOUNDS.known_s) is None
     failure = watched.look_for(1.0)
     assert failure.code == "engine.hung"
@@ -98,7 +103,7 @@ def test_what_was_never_measured_and_what_was_posted_may_take_long(watched: Watc
 
 
 def test_time_in_which_the_process_was_stopped_does_not_count(watched: Watched) -> None:
-    watched.begin(loop_with({1: 0.01, 16: 0.02}))
+    watched.begin(quick())
     watched.look_for(1.0)
     watched.now += 3600.0
     assert watched.watchdog.look() is None
@@ -110,7 +115,7 @@ def test_a_server_that_ends_waits_less_for_a_hang_and_longer_for_slow_steps(
     watched: Watched,
 ) -> None:
     watched.watchdog.ending = True
-    watched.begin(loop_with({1: 0.01, 16: 0.02}))
+    watched.begin(quick())
     assert watched.look_for(BOUNDS.ending_s) is None
     assert watched.look_for(1.0) is not None
     watched.begin(loop_with({1: 10.0, 16: 12.0}))
@@ -130,8 +135,7 @@ def test_the_estimate_of_a_prompt_is_that_of_its_chunk_once_one_was_measured() -
 def test_a_prompt_whose_like_was_not_measured_may_take_as_long_as_its_tokens_one_by_one(
     watched: Watched,
 ) -> None:
-    loop = loop_with({1: 10.0})
-    prefill(loop, 200)
+    loop = prefill(loop_with({1: 10.0}), 200)
     assert step_estimate(loop) is None
     watched.begin(loop)
     assert watched.look_for(2000.0 - 1.0) is None

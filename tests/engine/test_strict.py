@@ -116,10 +116,9 @@ def test_no_pass_exceeds_what_was_measured() -> None:
     loop = strict(Uneven(model("llama"), even=3), Exactness((60,), {2: 0.0, 3: 0.0}, {2: 0.0}))
     bench, widths, rows = Bench(loop), set(), set()
     speculation = Speculation(parse("draft"))
-    for name, tokens in (("a", 300), ("b", 20), ("c", 9)):
-        bench.submit(replace(request(tokens, max_tokens=24), id=name, speculation=speculation))
-    while loop.has_work:
-        bench.step()
+    lengths = {"a": 300, "b": 20, "c": 9}
+    more = {"max_tokens": 24, "speculation": speculation}
+    bench.run(*(replace(request(n, **more), id=name) for name, n in lengths.items()))
     for plan in bench.plans:
         for forward in plan.forwards:
             for window in forward.windows:
@@ -150,10 +149,7 @@ def test_a_sliding_window_is_not_promised() -> None:
 def test_prefixes_end_at_whole_chunks_and_have_no_answer() -> None:
     loop = strict(model("llama"), Exactness((60,)), prefix_bytes=64 << 20)
     for length in (600, 601, 300):
-        bench = Bench(loop)
-        bench.submit(request(length))
-        while loop.has_work:
-            bench.step()
+        bench = Bench(loop).run(request(length))
         ops = [op for plan in bench.plans for op in plan.ops]
         restored = [op.length for op in ops if isinstance(op, Restore)]
         assert restored == {600: [], 601: [512], 300: [256]}[length]
@@ -170,11 +166,7 @@ def test_a_resumed_answer_is_read_in_windows_that_equal_its_steps() -> None:
 
 
 def _tokens(loop: EngineLoop, asked: Request) -> tuple[int, ...]:
-    bench = Bench(loop)
-    bench.submit(asked)
-    while loop.has_work:
-        bench.step()
-    return tuple(bench.tokens[asked.id])
+    return tuple(Bench(loop).run(asked).tokens[asked.id])
 
 
 def test_a_strict_model_is_calibrated_at_every_width() -> None:

@@ -55,18 +55,18 @@ def test_a_rank_without_a_layer_of_each_kind_is_refused() -> None:
         check_split(model, [3, 1])
 
 
-def test_layers_that_read_the_cache_of_another_stay_with_it() -> None:
-    model = zoo.build("afm7")
-    check_split(model, [2, 1])
+@pytest.mark.parametrize(
+    ("family", "split", "wrong"),
+    [
+        ("afm7", [2, 1], [1, 2]),  # layers that read the cache of another stay with it
+        ("kimi_k3", [1, 2], [2, 1]),  # split evenly only
+    ],
+)
+def test_other_splits_are_refused(family: str, split: list[int], wrong: list[int]) -> None:
+    model = zoo.build(family)
+    check_split(model, split)
     with refused(StageError, "stage.split"):
-        check_split(model, [1, 2])
-
-
-def test_what_is_split_evenly_only_is_refused_otherwise() -> None:
-    model = zoo.build("kimi_k3")
-    check_split(model, [1, 2])
-    with pytest.raises(StageError):
-        check_split(model, [2, 1])
+        check_split(model, wrong)
 
 
 def test_other_models_are_cut_anywhere() -> None:

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -62,17 +63,20 @@ def _send_in_pieces(sending: socket.socket, raw: bytes, cuts: list[int]) -> None
             at += cut
 
 
-def test_what_is_no_frame_is_refused(pair: tuple[Link, Link]) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        (MAX_PAYLOAD + 1).to_bytes(4, "big") + bytes([Kind.PLAN]) + bytes(4),
+    ],
+    ids=["another protocol", "a payload beyond the limit"],
+)
+def test_what_is_no_frame_is_refused_before_it_is_read(
+    pair: tuple[Link, Link], sent: bytes
+) -> None:
     one, other = pair
-    one._socket.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    one._socket.sendall(sent)
     with refused(StageError, "stage.protocol"):
-        other.receive()
-
-
-def test_a_payload_beyond_the_limit_is_refused_before_it_is_read(pair: tuple[Link, Link]) -> None:
-    one, other = pair
-    one._socket.sendall((MAX_PAYLOAD + 1).to_bytes(4, "big") + bytes([Kind.PLAN]) + bytes(4))
-    with pytest.raises(StageError):
         other.receive()
 
 
@@ -111,20 +115,20 @@ def greeted(
     return results["leader"], results["follower"]
 
 
-def test_a_follower_is_welcomed(pair: tuple[Link, Link]) -> None:
-    assert greeted(pair, rank=2) == (2, None)
-
-
-def test_another_secret_is_refused(pair: tuple[Link, Link]) -> None:
-    assert greeted(pair, secret=b"another") == ("stage.secret", "stage.secret")
-
-
-def test_a_second_follower_of_a_rank_is_refused(pair: tuple[Link, Link]) -> None:
-    assert greeted(pair, rank=3) == ("stage.rank", "stage.rank")
-
-
-def test_versions_that_differ_are_refused_and_both_are_named(pair: tuple[Link, Link]) -> None:
-    assert greeted(pair, facts={**FACTS, "mlx": "2"}) == ("stage.mismatch", "stage.mismatch")
+@pytest.mark.parametrize(
+    ("follower", "outcome"),
+    [
+        ({"rank": 2}, (2, None)),
+        ({"secret": b"another"}, ("stage.secret",) * 2),
+        ({"rank": 3}, ("stage.rank",) * 2),
+        ({"facts": {**FACTS, "mlx": "2"}}, ("stage.mismatch",) * 2),
+    ],
+    ids=["known", "another secret", "second of a rank", "another version"],
+)
+def test_a_follower_is_welcomed_or_refused_and_both_know_why(
+    pair: tuple[Link, Link], follower: dict[str, Any], outcome: tuple[object, object]
+) -> None:
+    assert greeted(pair, **follower) == outcome
 
 
 @pytest.mark.parametrize(
