@@ -33,12 +33,12 @@ from omlx.engine.speculation.cost_model import PLAIN, CostModel, LatencyTable
 from omlx.engine.speculation.drafters.draft_model import DraftModel
 from omlx.engine.speculation.strategy import AUTO
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import CalibrationState, Finished, Request, Speculation
+from omlx.engine.types import CalibrationState, Request, Speculation
 from omlx.errors import Reason
 from tests import zoo
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, loop_of, model, plain, request
-from tests.engine.test_thread import PATIENCE_S, Listener
+from tests.engine.threads import PATIENCE_S, Listener, attach, started, submit
 from tests.lanes import few
 
 ALL = (PLAIN, 1, *CONFIG.widths)
@@ -101,10 +101,8 @@ class Failing(Counting):
 
 @pytest.fixture
 def thread() -> Iterator[EngineThread]:
-    thread = EngineThread(calibrates=True)
-    thread.start()
-    yield thread
-    thread.stop()
+    with started(calibrates=True) as thread:
+        yield thread
 
 
 @pytest.fixture(autouse=True)
@@ -122,31 +120,21 @@ def serve(
     batches: LatencyTable | None = None,
     **more: Any,
 ) -> Watched:
-    """Attach a model; made on the engine thread, as all arrays must be.
-
-    Returns the table of its passes; `batches` is that of its widest batch.
-    """
+    """Attach a model; return the table of its passes. `batches` is that of its widest batch."""
     watched = Watched()
     costs = CostModel(watched, {}, {} if batches is None else {BATCHES[-1]: batches})
-
-    def attach() -> None:
-        thread.attach(name, build_loop(target, vocab_size, LIMITS, cost_model=costs, **more))
-
-    thread.call(attach).result(PATIENCE_S)
+    attach(thread, lambda: build_loop(target, vocab_size, LIMITS, cost_model=costs, **more), name)
     return watched
 
 
 def answer(thread: EngineThread, of: Request) -> list[int]:
-    listener = Listener()
-    thread.submit("m", of, listener)
-    last = listener.last()
-    assert isinstance(last, Finished), last
+    listener = submit(thread, of)
+    listener.finished()
     return listener.tokens
 
 
-def state(thread: EngineThread, name: str = "m") -> CalibrationState:
-    snapshot = thread.snapshot(name).result(PATIENCE_S)
-    return snapshot.calibration
+def state(thread: EngineThread) -> CalibrationState:
+    return thread.snapshot("m").result(PATIENCE_S).calibration
 
 
 def complete(loop: EngineLoop) -> Calibration:
@@ -191,8 +179,7 @@ def test_questions_are_answered_between_passes_and_interrupt_nothing(
     questions = [thread.snapshot("m"), thread.snapshot("m")]
     target.go.set()
     for question in questions:
-        snapshot = question.result(PATIENCE_S)
-        assert snapshot.calibration is CalibrationState.PENDING
+        assert question.result(PATIENCE_S).calibration is CalibrationState.PENDING
     while state(thread) is CalibrationState.PENDING:
         pass
     assert len(begun) == 1
@@ -223,9 +210,8 @@ def test_a_draft_model_is_measured_too_and_alone_where_the_target_is_known(name:
     loop = loop_of("llama", model(name, 1), window=None, costs=known)
     assert complete(loop).state is CalibrationState.DONE
     assert loop.cost_model.drafts["tiny"].sample_count(1, 1) >= CONFIG.min_samples
-    assert [
-        each.nbytes for each in loop.scheduler.speculator.drafters if isinstance(each, DraftModel)
-    ] == [0]
+    drafters = loop.scheduler.speculator.drafters
+    assert [each.nbytes for each in drafters if isinstance(each, DraftModel)] == [0]
     assert all(before(width, 1) == SAMPLES for width in CONFIG.widths if width != 5)
 
 
@@ -242,10 +228,9 @@ def test_a_request_waits_for_one_pass_at_most(thread: EngineThread) -> None:
     target = Recording(hold=40)
     serve(thread, target, VOCAB)
     assert target.held.wait(PATIENCE_S), "nothing was measured"
-    listener = Listener()
-    thread.submit("m", request("a", (40, 41, 42), max_tokens=4), listener)
+    listener = submit(thread, request("a", (40, 41, 42), max_tokens=4))
     target.go.set()
-    assert isinstance(listener.last(), Finished)
+    listener.finished()
     assert listener.tokens == [43, 44, 45, 46]
     assert target.passes.index([40, 41]) == 40, (
         "a pass was made between the one that ran and the request's first"
@@ -272,7 +257,7 @@ def test_nothing_is_measured_while_a_request_waits(thread: EngineThread) -> None
     assert len(target.passes) == probed
     used[0] = 0
     thread.call(memory.eviction_done).result(PATIENCE_S)
-    assert isinstance(listener.last(), Finished)
+    listener.finished()
     assert target.passes[probed] == [40]
 
 
@@ -289,9 +274,7 @@ def test_a_model_can_go_in_the_middle_of_it(thread: EngineThread) -> None:
     assert thread.snapshot("m").result(PATIENCE_S) is None
 
 
-def test_the_thread_ends_in_the_middle_of_it() -> None:
-    thread = EngineThread(calibrates=True)
-    thread.start()
+def test_the_thread_ends_in_the_middle_of_it(thread: EngineThread) -> None:
     target = Recording(hold=40)
     serve(thread, target, VOCAB)
     assert target.held.wait(PATIENCE_S)
@@ -315,10 +298,8 @@ def test_a_failure_ends_it_with_its_frames_and_nothing_else(
         assert state(thread) is CalibrationState.FAILED
         for name in "ab":
             assert answer(thread, request(name, (5,), max_tokens=4)) == [6, 7, 8, 9]
-    assert [record.getMessage() for record in caplog.records] == [
-        "a step failed",
-        "calibration failed",
-    ]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["a step failed", "calibration failed"]
     assert thread.failure is None
 
 
@@ -391,11 +372,8 @@ def test_the_model_is_not_run_to_prepare_it() -> None:
 def test_the_narrowest_pass_that_delays_no_request_is_next(
     known: dict[int, float], following: int | None
 ) -> None:
-    target = LatencyTable()
-    for width, share in known.items():
-        for _ in range(SAMPLES):
-            target.learn(width, 1, share * SHORT_STEP_SECONDS)
-    assert _Filler(CostModel(target), VOCAB).next_width() == following
+    costs = known_costs({width: share * SHORT_STEP_SECONDS for width, share in known.items()})
+    assert _Filler(costs, VOCAB).next_width() == following
 
 
 def known_costs(seconds: dict[int, float], samples: int = SAMPLES) -> CostModel:
@@ -437,13 +415,6 @@ def test_a_model_of_60_ms_a_token_is_measured_as_far_as_three_plain_steps() -> N
     assert sum(measured.values()) <= CONFIG.min_samples * len(measured)
 
 
-@pytest.mark.usefixtures("default_bounds")
-def test_a_pass_that_no_request_should_wait_for_is_not_measured() -> None:
-    assert _Filler(known_costs({1: 1.1}), VOCAB).next_width() is None
-    # Plain steps overlap: two would be waited for.
-    assert _Filler(known_costs({1: 0.7}), VOCAB).next_width() == 2
-
-
 def test_the_first_passes_after_a_pause_teach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     many = 20
     monkeypatch.setattr("omlx.engine.calibration.WARM_UP_PASSES", many)
@@ -474,21 +445,14 @@ def test_a_pause_warms_nothing_up_where_nothing_is_left_to_measure() -> None:
     assert len(target.passes) == before
 
 
-def test_one_slow_pass_says_nothing_yet() -> None:
-    target = LatencyTable()
-    filler = _Filler(CostModel(target), VOCAB)
-    target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
-    assert filler.next_width() == 1
-    target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
-    assert filler.next_width() is None
-
-
 def test_what_is_known_to_take_too_long_is_left_to_requests() -> None:
+    """One slow pass says nothing yet."""
     target = Recording()
     loop = build_loop(target, VOCAB, LIMITS, draft=Counting())
-    for _ in range(2):
+    filler, passes = _Filler(loop.cost_model, VOCAB), len(target.passes)
+    for following in (1, None):
         loop.cost_model.target.learn(1, 1, 2 * SHORT_STEP_SECONDS)
-    passes = len(target.passes)
+        assert filler.next_width() == following
     assert complete(loop).state is CalibrationState.DONE
     assert len(target.passes) == passes
 
@@ -520,14 +484,10 @@ def test_a_model_that_cannot_speculate_is_left_alone() -> None:
 
 
 def test_it_happens_only_where_it_is_switched_on() -> None:
-    thread = EngineThread()
-    thread.start()
-    try:
+    with started() as thread:
         table = serve(thread, model("llama"))
         for name in "ab":
             asked = request(name, max_tokens=4)
             assert answer(thread, asked) == plain("llama", asked)
         assert set(table.learned) <= {PLAIN, 1}
         assert state(thread) is CalibrationState.OFF
-    finally:
-        thread.stop()

@@ -16,11 +16,11 @@ from omlx.engine.speculation.policy import History, RowPolicy
 from omlx.engine.speculation.speculator import Speculator
 from omlx.engine.speculation.strategy import AUTO, OFF, Strategy, parse
 from omlx.engine.step.row import Clock, Interval, Row
-from omlx.engine.thread import EngineThread
 from omlx.engine.types import Request, Speculation
 from omlx.errors import Reason
 from omlx.records import MAX_STEP_DEVIATION, Gate
 from tests.engine.harness import Bench, loop_of, model, request
+from tests.engine.threads import attach, started
 
 
 def asked(strategy: Strategy, window: int = 3) -> Speculation:
@@ -130,15 +130,10 @@ def test_a_snapshot_is_plain_data_and_changes_nothing() -> None:
 
 
 def test_the_thread_gives_a_snapshot_of_what_is_attached() -> None:
-    engine = EngineThread()
-    engine.start()
-    try:
-        engine.call(lambda: engine.attach("m", loop_of("llama"))).result()
-        snapshot = engine.snapshot("m").result()
-        assert snapshot.drafters == {"ngram": "ngram"}
+    with started() as engine:
+        attach(engine, lambda: loop_of("llama"))
+        assert engine.snapshot("m").result().drafters == {"ngram": "ngram"}
         assert engine.snapshot("other").result() is None
-    finally:
-        engine.stop()
 
 
 def lookup(match: int, *tokens: int) -> Proposal:

@@ -6,66 +6,31 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
 from omlx.engine.build import build_loop
 from omlx.engine.loop import EngineLoop
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import Event, Failed, Finished, FinishReason, Request, TokensCommitted
+from omlx.engine.types import Event, Finished, FinishReason, Request
 from omlx.errors import EngineDead
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
+from tests.engine.threads import PATIENCE_S, Listener, attach, started, submit
 
-PATIENCE_S = 60
 LONG = replace(LIMITS, context_length=1 << 20)
 """Room for a request that does not end while a test is held up."""
 
 
-class Listener:
-    """A sink that can be waited for."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.threads: set[str] = set()
-        self._ended = threading.Event()
-        self._begun = threading.Event()
-
-    def __call__(self, events: Sequence[Event]) -> None:
-        self.threads.add(threading.current_thread().name)
-        self.events += events
-        self._begun.set()
-        if isinstance(events[-1], Finished | Failed):
-            self._ended.set()
-
-    def begun(self) -> Listener:
-        assert self._begun.wait(PATIENCE_S)
-        return self
-
-    def last(self) -> Event:
-        assert self._ended.wait(PATIENCE_S), "the request never ended"
-        return self.events[-1]
-
-    @property
-    def tokens(self) -> list[int]:
-        committed = [event for event in self.events if isinstance(event, TokensCommitted)]
-        return list(chain.from_iterable(event.tokens for event in committed))
-
-
 @pytest.fixture
 def thread() -> Iterator[EngineThread]:
-    thread = EngineThread()
-    thread.start()
-    yield thread
-    thread.stop()
+    with started() as thread:
+        yield thread
 
 
 def serve(thread: EngineThread, name: str = "m", poison: frozenset[int] = frozenset()) -> None:
-    """Attach a model that counts; made on the engine thread, as all arrays must be."""
-    thread.call(lambda: thread.attach(name, build_loop(Counting(poison), VOCAB, LONG))).result(
-        PATIENCE_S
-    )
+    """Attach a model that counts."""
+    attach(thread, lambda: build_loop(Counting(poison), VOCAB, LONG), name)
 
 
 def ask(name: str = "a", first: int = 5, max_tokens: int = 6) -> Request:
@@ -78,12 +43,9 @@ def endless(name: str = "a") -> Request:
 
 def test_events_arrive_at_the_sink_on_the_engine_thread(thread: EngineThread) -> None:
     serve(thread)
-    listeners = [Listener() for _ in range(3)]
+    listeners = [submit(thread, ask(f"{i}", first=10 * i)) for i in range(3)]
     for i, listener in enumerate(listeners):
-        thread.submit("m", ask(f"{i}", first=10 * i), listener)
-    for i, listener in enumerate(listeners):
-        last = listener.last()
-        assert last.reason is FinishReason.LENGTH
+        assert listener.finished().reason is FinishReason.LENGTH
         assert listener.tokens == list(range(10 * i + 1, 10 * i + 7))
         assert listener.threads == {"omlx-engine"}
 
@@ -91,46 +53,35 @@ def test_events_arrive_at_the_sink_on_the_engine_thread(thread: EngineThread) ->
 def test_two_models_take_turns(thread: EngineThread) -> None:
     serve(thread, "one")
     serve(thread, "two")
-    first, second = Listener(), Listener()
-    thread.submit("one", endless("a"), first)
-    thread.submit("two", ask("b"), second)
-    assert isinstance(second.last(), Finished)
+    first = submit(thread, endless("a"), "one")
+    submit(thread, ask("b"), "two").finished()
     assert not any(isinstance(event, Finished) for event in first.events)
     thread.cancel("a")
-    assert isinstance(first.last(), Finished)
+    first.finished()
 
 
 def test_a_cancelled_request_hears_of_its_end(thread: EngineThread) -> None:
     serve(thread)
-    listener = Listener()
-    thread.submit("m", endless(), listener)
-    listener.begun()
+    listener = submit(thread, endless()).begun()
     thread.cancel("a")
-    last = listener.last()
-    assert last.reason is FinishReason.CANCELLED
+    assert listener.finished().reason is FinishReason.CANCELLED
     thread.cancel("a")
     thread.cancel("unknown")
-    again = Listener()
-    thread.submit("m", ask("a"), again)
-    assert isinstance(again.last(), Finished)
+    again = submit(thread, ask("a"))
+    again.finished()
     assert again.tokens == list(range(6, 12))
 
 
 def test_a_refused_request_hears_why(thread: EngineThread) -> None:
     serve(thread)
-    listener = Listener()
-    thread.submit("m", request("long", (1,) * (LONG.context_length + 1)), listener)
-    last = listener.last()
-    assert last.error.code == "engine.prompt_too_long"
+    long = request("long", (1,) * (LONG.context_length + 1))
+    assert submit(thread, long).failed().code == "engine.prompt_too_long"
 
 
 def test_a_failed_request_leaves_the_thread_alive(thread: EngineThread) -> None:
     serve(thread, poison=frozenset({8}))
-    bad, good = Listener(), Listener()
-    thread.submit("m", ask("bad"), bad)
-    assert isinstance(bad.last(), Failed)
-    thread.submit("m", ask("good", first=20), good)
-    assert isinstance(good.last(), Finished)
+    submit(thread, ask("bad")).failed()
+    submit(thread, ask("good", first=20)).finished()
     assert thread.failure is None
 
 
@@ -146,34 +97,26 @@ def test_a_sink_that_raises_loses_its_own_events_only(thread: EngineThread) -> N
         raise RuntimeError("the listener has gone")
 
     serve(thread)
-    listener = Listener()
     thread.submit("m", ask("deaf"), deaf)
-    thread.submit("m", ask("b"), listener)
-    assert isinstance(listener.last(), Finished)
+    submit(thread, ask("b")).finished()
     assert thread.failure is None
 
 
 def test_a_second_request_of_an_open_id_leaves_the_first_alone(thread: EngineThread) -> None:
     serve(thread)
-    first, second = Listener(), Listener()
-    thread.submit("m", endless("a"), first)
-    first.begun()
-    thread.submit("m", ask("a", max_tokens=2), second)
-    failed = second.last()
-    assert failed.error.code == "engine.duplicate"
+    first = submit(thread, endless("a")).begun()
+    second = submit(thread, ask("a", max_tokens=2))
+    assert second.failed().code == "engine.duplicate"
     assert len(second.events) == 1
     thread.cancel("a")
-    assert isinstance(first.last(), Finished)
+    first.finished()
     assert first.tokens == [(6 + i) % VOCAB for i in range(len(first.tokens))]
 
 
 def test_an_unknown_model_fails_its_request_alone(thread: EngineThread) -> None:
     serve(thread)
-    lost, found = Listener(), Listener()
-    thread.submit("gone", ask("a"), lost)
-    assert isinstance(lost.last(), Failed)
-    thread.submit("m", ask("b"), found)
-    assert isinstance(found.last(), Finished)
+    submit(thread, ask("a"), "gone").failed()
+    submit(thread, ask("b")).finished()
 
 
 class Mortal(EngineLoop):
@@ -187,31 +130,20 @@ class Mortal(EngineLoop):
         return super().step()
 
 
-def kill(thread: EngineThread, listener: Listener) -> None:
-    """End the thread in the middle of a request."""
-    built = thread.call(lambda: build_loop(Counting(), VOCAB, LONG)).result(PATIENCE_S)
-    loop = Mortal(built.runner, built.scheduler)
-    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
-    thread.submit("m", endless(), listener)
-    listener.begun()
+def test_the_threads_death_fails_open_requests_and_whatever_comes_later(
+    thread: EngineThread,
+) -> None:
+    def mortal() -> EngineLoop:
+        built = build_loop(Counting(), VOCAB, LONG)
+        return Mortal(built.runner, built.scheduler)
 
-    def doom() -> None:
-        loop.doomed = True
-
-    thread.call(doom)
-    listener.last()
-
-
-def test_the_threads_death_fails_open_requests_and_whatever_comes_later() -> None:
-    thread = EngineThread()
-    thread.start()
-    listener, late = Listener(), Listener()
-    kill(thread, listener)
-    last = listener.last()
-    assert isinstance(last.error, EngineDead)
-    assert last.error.code == "engine.dead"
-    assert last.error.params == {"detail": "MemoryError"}, "its text is for the log alone"
-    assert last.error.status == 503
+    loop, late = attach(thread, mortal), Listener()
+    listener = submit(thread, endless()).begun()
+    thread.call(lambda: setattr(loop, "doomed", True))
+    error = listener.failed()
+    assert isinstance(error, EngineDead)
+    assert (error.code, error.status) == ("engine.dead", 503)
+    assert error.params == {"detail": "MemoryError"}, "its text is for the log alone"
     assert isinstance(thread.failure, EngineDead)
     with pytest.raises(EngineDead):
         thread.submit("m", ask("late"), late)
@@ -222,13 +154,9 @@ def test_the_threads_death_fails_open_requests_and_whatever_comes_later() -> Non
     assert late.events == []
 
 
-def test_stop_ends_the_thread_and_fails_what_is_open() -> None:
-    thread = EngineThread()
-    thread.start()
+def test_stop_ends_the_thread_and_fails_what_is_open(thread: EngineThread) -> None:
     serve(thread)
-    listener = Listener()
-    thread.submit("m", endless(), listener)
-    listener.begun()
+    listener = submit(thread, endless()).begun()
     thread.stop()
     listener.last()
     assert isinstance(thread.failure, EngineDead)
@@ -260,9 +188,7 @@ def test_work_that_waits_when_the_thread_stops_is_failed_not_forgotten(
 
 def test_load_says_how_many_are_where(thread: EngineThread) -> None:
     serve(thread)
-    listener = Listener()
-    thread.submit("m", endless(), listener)
-    listener.begun()
+    listener = submit(thread, endless()).begun()
     load = thread.call(lambda: thread.request_counts("m")).result(PATIENCE_S)
     assert (load.waiting, load.prefilling) == (0, 0)
     assert load.decoding <= 1
@@ -278,13 +204,11 @@ def test_a_part_of_a_prompt_is_computed_ahead_if_it_is_long_enough(thread: Engin
     assert may == [True, True, False]
 
 
-def test_what_the_background_has_read_is_cleared_with_the_rest() -> None:
-    thread = EngineThread()
-    filling = replace(request("fill", tuple(range(VOCAB)) * 4, max_tokens=0), background=True)
-    thread.start()
-    limits = replace(LONG, prefill_chunk=16)
-    loop = thread.call(lambda: build_loop(Counting(), VOCAB, limits)).result(PATIENCE_S)
-    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+FILLING = request("fill", tuple(range(VOCAB)) * 4, max_tokens=0, background=True)
+
+
+def test_what_the_background_has_read_is_cleared_with_the_rest(thread: EngineThread) -> None:
+    attach(thread, lambda: build_loop(Counting(), VOCAB, replace(LONG, prefill_chunk=16)))
     background, cleared = Listener(), list[Future[None]]()
 
     def clear(events: Sequence[Event]) -> None:
@@ -292,25 +216,14 @@ def test_what_the_background_has_read_is_cleared_with_the_rest() -> None:
             cleared.append(thread.clear_prefixes("m"))
         background(events)
 
-    thread.submit("m", filling, clear)
-    ended = background.last()
-    assert isinstance(ended, Finished)
-    assert ended.reason is FinishReason.CANCELLED
+    thread.submit("m", FILLING, clear)
+    assert background.finished().reason is FinishReason.CANCELLED
     cleared[0].result(PATIENCE_S)
-    stats = thread.prefix_of("m")
-    assert stats is not None
-    assert stats.tokens == 0
-    thread.stop()
+    assert thread.prefix_of("m").tokens == 0
 
 
-def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
-    thread = EngineThread()
-    limits = replace(LONG, prefill_chunk=16)
-    tokens = tuple(range(VOCAB)) * 4
-    filling = replace(request("fill", tokens, max_tokens=0), background=True)
-    thread.start()
-    loop = thread.call(lambda: build_loop(Counting(), VOCAB, limits)).result(PATIENCE_S)
-    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+def test_a_request_in_the_background_ends_as_soon_as_another_comes(thread: EngineThread) -> None:
+    attach(thread, lambda: build_loop(Counting(), VOCAB, replace(LONG, prefill_chunk=16)))
     background, other = Listener(), Listener()
 
     def interrupt(events: Sequence[Event]) -> None:
@@ -318,22 +231,15 @@ def test_a_request_in_the_background_ends_as_soon_as_another_comes() -> None:
             thread.submit("m", ask("other"), other)
         background(events)
 
-    thread.submit("m", filling, interrupt)
-    ended = background.last()
-    assert ended.reason is FinishReason.CANCELLED
+    thread.submit("m", FILLING, interrupt)
+    assert background.finished().reason is FinishReason.CANCELLED
     assert len(background.events) <= 4  # of the chunks, one more is in flight
-    assert isinstance(other.last(), Finished)
+    other.finished()
     assert other.tokens == [6, 7, 8, 9, 10, 11]
-    again = Listener()
-    thread.submit("m", replace(filling, id="again"), again)
-    ended = again.last()
+    ended = submit(thread, replace(FILLING, id="again")).finished()
     assert (ended.reason, ended.stats.cached_n > 0) == (FinishReason.LENGTH, True)
-    thread.submit("m", endless(), Listener())
-    late = Listener()
-    thread.submit("m", replace(filling, id="late"), late)
-    refused = late.last()
-    assert refused.error.code == "engine.busy"
-    thread.stop()
+    submit(thread, endless())
+    assert submit(thread, replace(FILLING, id="late")).failed().code == "engine.busy"
 
 
 def test_the_heartbeat_names_the_work_in_progress(thread: EngineThread) -> None:
@@ -353,9 +259,9 @@ def test_the_heartbeat_names_the_work_in_progress(thread: EngineThread) -> None:
     assert set(seen) == {thread._loops["m"]}
 
 
-def test_an_abandoned_thread_fails_what_waits_for_it_and_ends_when_it_returns() -> None:
-    thread = EngineThread()
-    thread.start()
+def test_an_abandoned_thread_fails_what_waits_for_it_and_ends_when_it_returns(
+    thread: EngineThread,
+) -> None:
     begun, answers = threading.Event(), threading.Event()
 
     def hang() -> int:
@@ -381,14 +287,8 @@ def test_an_abandoned_thread_fails_what_waits_for_it_and_ends_when_it_returns() 
 
 def test_open_requests_can_be_failed_while_the_thread_serves_others(thread: EngineThread) -> None:
     serve(thread)
-    listeners = [Listener(), Listener()]
-    for name, listener in zip("ab", listeners, strict=True):
-        thread.submit("m", endless(name), listener)
+    listeners = [submit(thread, endless(name)) for name in "ab"]
     listeners[0].begun()
     thread.fail_open(EngineDead("engine.stopped"))
-    for listener in listeners:
-        last = listener.last()
-        assert last.error.code == "engine.stopped"
-    late = Listener()
-    thread.submit("m", ask("late"), late)
-    assert isinstance(late.last(), Finished)
+    assert [listener.failed().code for listener in listeners] == ["engine.stopped"] * 2
+    submit(thread, ask("late")).finished()

@@ -12,10 +12,9 @@ import pytest
 
 from omlx.engine.build import build_loop
 from omlx.engine.device.gpu import DURATION_S, INTERVAL_S, KeepWarm, evaluate_little, warm_gpu
-from omlx.engine.thread import EngineThread
 from tests.engine.fakes import VOCAB, Counting
 from tests.engine.harness import LIMITS, request
-from tests.engine.test_thread import PATIENCE_S, Listener
+from tests.engine.threads import PATIENCE_S, attach, started, submit
 
 
 class Inbox:
@@ -139,15 +138,11 @@ def test_a_device_that_is_lost_meanwhile_ends_the_engine_at_once() -> None:
             "errors) (00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
         )
 
-    thread = EngineThread(warm=KeepWarm(lambda: True, fail, lambda: next(now)))
-    thread.start()
-    loop = thread.call(lambda: build_loop(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
-    thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
-    listener = Listener()
-    thread.submit("m", request("a", (5,), max_tokens=6), listener)
-    listener.last()
-    assert evaluated.wait(PATIENCE_S)
-    thread.stop()  # waits for the thread, which ends by itself
+    with started(warm=KeepWarm(lambda: True, fail, lambda: next(now))) as thread:
+        attach(thread, lambda: build_loop(Counting(), VOCAB, LIMITS))
+        submit(thread, request("a", (5,), max_tokens=6)).last()
+        assert evaluated.wait(PATIENCE_S)
+    # The end waits for the thread, which ends by itself.
     assert thread.failure.code == "device.lost"
 
 
@@ -188,18 +183,12 @@ class Counted(KeepWarm):
 
 def test_the_engine_waits_through_it_and_reports_its_steps() -> None:
     warm = Counted()
-    thread = EngineThread(warm=warm)
-    thread.start()
-    try:
-        loop = thread.call(lambda: build_loop(Counting(), VOCAB, LIMITS)).result(PATIENCE_S)
-        thread.call(lambda: thread.attach("m", loop)).result(PATIENCE_S)
+    with started(warm=warm) as thread:
+        attach(thread, lambda: build_loop(Counting(), VOCAB, LIMITS))
         assert warm.steps == 0
-        listener = Listener()
-        thread.submit("m", request("a", (5,), max_tokens=6), listener)
-        listener.last()
+        listener = submit(thread, request("a", (5,), max_tokens=6))
+        listener.finished()
         assert listener.tokens == [6, 7, 8, 9, 10, 11]
         thread.call(lambda: None).result(PATIENCE_S)
         assert warm.steps >= 6
         assert warm.waits >= 2
-    finally:
-        thread.stop()
