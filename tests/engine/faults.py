@@ -36,7 +36,6 @@ IGNORED = (
     "[METAL] Command buffer execution failed: Ignored (for causing prior/excessive GPU errors) "
     "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)."
 )
-SITES = ("prefill", "decode", "draft", "save", "restore", "load", "dump")
 GARBAGE = 3
 """The token that a failed pass names."""
 

@@ -6,12 +6,13 @@ acceptance falls.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from omlx.engine.types import Sampling
 from tests.engine.fakes import Corrupted
 from tests.engine.harness import (
-    FEW_HEATED,
     GREEDY,
     KINDS,
     WARM,
@@ -31,8 +32,18 @@ def scattered(position: int) -> bool:
     return position % 7 == 3 or position % 19 in (0, 1)
 
 
-def accepts_up_to_the_first_corruption(
-    family: str, sampling: Sampling, window: int, draft_model: str
+@pytest.mark.parametrize(
+    ("family", "sampling", "draft_model", "window"),
+    few(
+        product(KINDS, (GREEDY, WARM), ("same", "padded"), (2, 3, 4, 5, 8, 12)),
+        ("llama", WARM, "same", 5),
+        ("gemma3_text", GREEDY, "same", 5),
+        ("recurrent_gemma", WARM, "same", 5),
+    ),
+    ids=label,
+)
+def test_accepted_count_is_the_first_corruption_every_round(
+    family: str, sampling: Sampling, draft_model: str, window: int
 ) -> None:
     draft = padded(family) if draft_model == "padded" else model(family)
     drafter = Corrupted(draft, scattered)
@@ -42,24 +53,6 @@ def accepts_up_to_the_first_corruption(
     Bench(loop).run(one).proven(family, one)
     assert drafter.accepted == drafter.expected
     assert len(set(drafter.accepted)) > min(window, 3)
-
-
-@pytest.mark.parametrize(("family", "sampling"), FEW_HEATED, ids=label)
-def test_accepted_count_is_the_first_corruption_every_round(
-    family: str, sampling: Sampling
-) -> None:
-    accepts_up_to_the_first_corruption(family, sampling, 5, "same")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("window", [2, 3, 4, 8, 12])
-@pytest.mark.parametrize("draft_model", ["same", "padded"])
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])
-@pytest.mark.parametrize("family", KINDS)
-def test_accepted_count_at_every_window(
-    family: str, sampling: Sampling, draft_model: str, window: int
-) -> None:
-    accepts_up_to_the_first_corruption(family, sampling, window, draft_model)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["cold", "warm"])

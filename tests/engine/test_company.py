@@ -82,37 +82,26 @@ def batched_widths(bench: Bench) -> list[set[int]]:
 
 
 @pytest.mark.parametrize(
-    ("family", "sampling"),
+    ("family", "rows", "strategy", "sampling"),
     few(
-        product(FAMILIES, (GREEDY, WARM)),
-        ("llama", WARM),
-        ("gemma3_text", GREEDY),
-        ("lfm2", GREEDY),
+        product(FAMILIES, (2, 3, 4, 8), ("ngram", "draft", "ngram;draft", "auto"), (GREEDY, WARM)),
+        ("llama", 3, "ngram", WARM),
+        ("gemma3_text", 3, "ngram", GREEDY),
+        ("lfm2", 3, "ngram", GREEDY),
+        ("qwen3_next", 2, "draft", WARM),
+        ("qwen3_next", 2, "ngram;draft", WARM),
     ),
     ids=label,
 )
-def test_three_rows_with_lookups_have_their_own_tokens(family: str, sampling: Sampling) -> None:
-    widths = batched_widths(prove_company(family, 3, "ngram", sampling))
-    assert len(widths) > 2
-    assert any(len(different) > 1 for different in widths)
-
-
-@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
-@pytest.mark.parametrize("strategy", ["draft", "ngram;draft"])
-def test_two_rows_with_draft_models_have_their_own_tokens(family: str, strategy: str) -> None:
-    assert batched_widths(prove_company(family, 2, strategy, WARM))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=label)
-@pytest.mark.parametrize("strategy", ["ngram", "draft", "ngram;draft", "auto"])
-@pytest.mark.parametrize("rows", [2, 4, 8])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_any_number_of_rows_has_its_own_tokens(
+def test_rows_that_draft_together_have_their_own_tokens(
     family: str, rows: int, strategy: str, sampling: Sampling
 ) -> None:
     widths = batched_widths(prove_company(family, rows, strategy, sampling))
-    assert widths or strategy == "draft"  # which is seldom right enough for recurrent layers
+    # A draft model is seldom right enough for recurrent layers.
+    assert widths or (strategy == "draft" and (family, rows) != ("qwen3_next", 2))
+    if (rows, strategy) == (3, "ngram"):
+        assert len(widths) > 2
+        assert any(len(different) > 1 for different in widths)
 
 
 CACHE_KINDS = ["llama", "gemma3_text", "qwen3_next"]

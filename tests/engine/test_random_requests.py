@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import pytest
 
@@ -185,15 +186,9 @@ class Company:
             assert sum(stats.spans.values()) == sum(stats.repairs.values()) == stats.rounds
 
 
-@pytest.mark.parametrize("seed", few((0, 1), 1))
 @pytest.mark.parametrize(
-    "family",
-    few(
-        ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "recurrent_gemma", "llama4"),
-        "gemma3_text",
-        "falcon_h1",
-        "llama4",
-    ),
+    ("family", "seed"),
+    few(product(zoo.MAIN_NAMES, range(12)), *product(("gemma3_text", "falcon_h1", "llama4"), (1,))),
 )
 def test_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
     company = Company(family, seed)
@@ -201,30 +196,22 @@ def test_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: in
     company.prove()
 
 
+BATCHED = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2", "gpt_oss", "deepseek_v3")
+
+
 @pytest.mark.parametrize(
-    "family", few(("llama", "gemma3_text", "qwen3_next", "lfm2"), "gemma3_text", "qwen3_next")
+    ("family", "seed"),
+    few(
+        ((BATCHED[seed % len(BATCHED)], seed) for seed in range(1000)),
+        ("gemma3_text", 99),
+        ("qwen3_next", 100),
+    ),
 )
-def test_random_requests_that_start_together_have_the_tokens_of_plain_decoding(family: str) -> None:
-    company = Company(family, 100, rows=(4, 8))
+def test_random_requests_that_start_together_have_the_tokens_of_plain_decoding(
+    family: str, seed: int
+) -> None:
+    company = Company(family, seed, rows=(4, 8))
     company.run(6, together=3)
-    company.prove()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1000))
-def test_many_random_requests_that_start_together(seed: int) -> None:
-    families = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "lfm2", "gpt_oss", "deepseek_v3")
-    company = Company(families[seed % len(families)], seed, rows=(4, 8))
-    company.run(6, together=3)
-    company.prove()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 12))
-@pytest.mark.parametrize("family", zoo.MAIN_NAMES)
-def test_many_random_requests_have_the_tokens_of_plain_decoding(family: str, seed: int) -> None:
-    company = Company(family, seed)
-    company.run(6)
     company.prove()
 
 
@@ -284,13 +271,6 @@ def disturbed(family: str, seeds: range, *, timed: bool = False) -> int:
     return displaced
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
-def test_sixteen_background_answers_equal_undisturbed_ones(family: str) -> None:
-    """Eight of each family, with drafters, masks, stops and penalties."""
-    assert disturbed(family, range(2)) >= 1
-
-
 @pytest.mark.parametrize("family", few(("llama", "falcon_h1"), "falcon_h1"))
 def test_answers_are_the_same_where_rows_wait_for_prompts(family: str) -> None:
     disturbed(family, range(50, 51), timed=True)
@@ -299,4 +279,5 @@ def test_answers_are_the_same_where_rows_wait_for_prompts(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_five_hundred_background_answers_equal_undisturbed_ones(family: str) -> None:
-    assert disturbed(family, range(2, 27)) >= 5
+    """With drafters, masks, stops and penalties."""
+    assert disturbed(family, range(27)) >= 6

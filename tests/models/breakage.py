@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Callable
@@ -180,6 +181,38 @@ def swap_two_tokens(content: dict[str, Any]) -> None:
     first, second = list(vocabulary)[-2:]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
 
+
+def filled(value: float, *parts: str) -> Breakage:
+    """Fill the weights whose name has one of `parts` with `value`."""
+
+    def change(tensors: dict[str, mx.array]) -> None:
+        for name, tensor in tensors.items():
+            if any(part in name for part in parts):
+                tensors[name] = mx.full(tensor.shape, value, tensor.dtype)
+
+    return weights(change)
+
+
+def flipped_exponents(folder: Path) -> None:
+    """Set the highest exponent bits of every hundredth 16-bit number of the data."""
+    data = bytearray((folder / WEIGHTS).read_bytes())
+    start = 8 + struct.unpack("<Q", data[:8])[0]
+    for offset in range(start + 1, len(data), 200):
+        data[offset] |= 0x7F
+    content(WEIGHTS, bytes(data))(folder)
+
+
+NOT_FINITE: dict[str, Breakage] = {
+    "nan-layer": filled(math.nan, "layers.1."),
+    "nan-norm": filled(math.nan, "model.norm"),
+    "infinite-norm": filled(math.inf, "model.norm"),
+    "nan-embedding": filled(math.nan, "embed_tokens"),
+    "huge-weights": filled(3e38, "mlp"),
+    "flipped-exponents": flipped_exponents,
+    "rope-theta-zero": config(rope_theta=0),
+    "epsilon-nan": config(rms_norm_eps=math.nan),
+}
+"""Each makes the bundled draft model compute numbers that are not finite."""
 
 BROKEN: dict[str, Breakage] = {
     # weights

@@ -14,7 +14,7 @@ from omlx.catalog import catalog
 from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.pool.footprint import footprint
 from tests.lanes import few
-from tests.models.breakage import BROKEN, HARMLESS
+from tests.models.breakage import BROKEN, HARMLESS, NOT_FINITE
 from tests.server.running import DRAFT, Running, omlx
 
 CHAT = "/v1/chat/completions"
@@ -57,7 +57,7 @@ def ask(http: httpx.Client, model: str) -> httpx.Response:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     root = tmp_path_factory.mktemp("models")
     shutil.copytree(BUNDLED / DRAFT, root / GOOD)
-    for name, damage in (BROKEN | HARMLESS).items():
+    for name, damage in (BROKEN | HARMLESS | NOT_FINITE).items():
         damage(shutil.copytree(BUNDLED / DRAFT, root / name))
     started = time.monotonic()
     registry = scan_places([Folder("models", root)])
@@ -92,4 +92,16 @@ def test_an_odd_folder_is_served_or_refused_with_a_reason(running: Running, name
     with httpx.Client(base_url=running.url, timeout=60) as http:
         answer = ask(http, name)
         assert answer.status_code in (200, 400), answer.text
+        assert ask(http, GOOD).status_code == 200
+
+
+@pytest.mark.parametrize("name", few(NOT_FINITE, every=4))
+def test_a_model_that_computes_nan_is_not_served(running: Running, name: str) -> None:
+    with httpx.Client(base_url=running.url, timeout=60) as http:
+        for _ in range(2):
+            refusal = ask(http, name)
+            assert refusal.status_code == 400, refusal.text
+            assert refusal.json()["error"]["code"] == "model.not_finite"
+        state = http.get(f"/v1/models/{name}").json()
+        assert (state["state"], state["prefixes"]) == ("unloaded", None)
         assert ask(http, GOOD).status_code == 200

@@ -174,10 +174,6 @@ def test_a_model_with_an_mtp_layer_is_usable(tmp_path: Path) -> None:
     assert only(model(tmp_path / "m", config)).status is Status.USABLE
 
 
-def test_a_remapped_model_type_is_supported(tmp_path: Path) -> None:
-    assert only(model(tmp_path / "m", {"model_type": "qwen2_5_vl"})).status is Status.USABLE
-
-
 @pytest.mark.parametrize(
     ("config", "label"),
     [

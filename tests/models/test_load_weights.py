@@ -1,16 +1,12 @@
-"""Reading weights: facts and dtype, and an error for each kind of damage, NaN among them."""
+"""Reading weights: facts and dtype, and an error for each kind of damage."""
 
 from __future__ import annotations
 
 import json
-import math
 import shutil
-import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import mlx.core as mx
 import pytest
 from mlx import nn
@@ -21,10 +17,9 @@ from mlx_lm.utils import save_config
 from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.config import check_counts
-from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
+from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.pool.load_weights import load, load_steps
 from omlx.models.pool.opening import LoadProgress, open_model
-from tests.lanes import few
 from tests.models.breakage import (
     CONFIG,
     TOKENIZER,
@@ -35,11 +30,9 @@ from tests.models.breakage import (
     cut,
     missing,
     together,
-    weights,
 )
 from tests.models.trees import entry
 from tests.refusals import refused
-from tests.server.running import DRAFT, Running, omlx
 
 DEMO = BUNDLED / "omlx-demo/draft"
 GENERATION = "generation_config.json"
@@ -201,67 +194,3 @@ def test_random_weights_that_are_replaced_leave_no_graph(tmp_path: Path) -> None
         mx.export_to_dot(str(graph), *mx.random.state)
         graphs.append(len(graph.read_text()))
     assert graphs[1] == graphs[0] < 1000
-
-
-CHAT = "/v1/chat/completions"
-GOOD = "good"
-
-
-def filled(value: float, *parts: str) -> Breakage:
-    """Fill the weights whose name has one of `parts` with `value`."""
-
-    def change(tensors: dict[str, mx.array]) -> None:
-        for name, tensor in tensors.items():
-            if any(part in name for part in parts):
-                tensors[name] = mx.full(tensor.shape, value, tensor.dtype)
-
-    return weights(change)
-
-
-def flipped_exponents(folder: Path) -> None:
-    """Set the highest exponent bits of every hundredth 16-bit number of the data."""
-    file = folder / "model.safetensors"
-    data = bytearray(file.read_bytes())
-    start = 8 + struct.unpack("<Q", data[:8])[0]
-    for offset in range(start + 1, len(data), 200):
-        data[offset] |= 0x7F
-    file.write_bytes(data)
-
-
-DAMAGES: dict[str, Breakage] = {
-    "nan-layer": filled(math.nan, "layers.1."),
-    "nan-norm": filled(math.nan, "model.norm"),
-    "infinite-norm": filled(math.inf, "model.norm"),
-    "nan-embedding": filled(math.nan, "embed_tokens"),
-    "huge-weights": filled(3e38, "mlp"),
-    "flipped-exponents": flipped_exponents,
-    "rope-theta-zero": config(rope_theta=0),
-    "epsilon-nan": config(rms_norm_eps=math.nan),
-}
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    root = tmp_path_factory.mktemp("models")
-    shutil.copytree(BUNDLED / DRAFT, root / GOOD)
-    for name, damage in DAMAGES.items():
-        damage(shutil.copytree(BUNDLED / DRAFT, root / name))
-    with omlx(registry=scan_places([Folder("models", root)]), default=GOOD) as server:
-        yield server
-
-
-def ask(running: Running, model: str) -> httpx.Response:
-    messages = [{"role": "user", "content": "Count to nine."}]
-    body = {"model": model, "messages": messages, "max_tokens": 8}
-    return httpx.post(f"{running.url}{CHAT}", json=body, timeout=60)
-
-
-@pytest.mark.parametrize("name", few(DAMAGES, every=4))
-def test_a_model_that_computes_nan_is_not_served(running: Running, name: str) -> None:
-    for _ in range(2):
-        refusal = ask(running, name)
-        assert refusal.status_code == 400, refusal.text
-        assert refusal.json()["error"]["code"] == "model.not_finite"
-    state = httpx.get(f"{running.url}/v1/models/{name}").json()
-    assert (state["state"], state["prefixes"]) == ("unloaded", None)
-    assert ask(running, GOOD).status_code == 200

@@ -52,10 +52,8 @@ def terminal(tmp_path: Path) -> Iterator[io.StringIO]:
 
 
 def lines(home: Path) -> list[dict[str, object]]:
-    return [
-        json.loads(line)
-        for line in (home / "logs" / "omlx.log").read_text(encoding="utf-8").splitlines()
-    ]
+    text = (home / "logs" / "omlx.log").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_without_a_log_file_the_terminal_says_so_and_shows_everything(tmp_path: Path) -> None:
@@ -85,15 +83,8 @@ def test_a_request_is_one_line_of_json_and_one_for_people(
 def test_a_refusal_shows_its_code_and_a_plain_answer_why_there_was_no_draft(
     terminal: io.StringIO,
 ) -> None:
-    log.log_request(
-        {
-            "method": "POST",
-            "path": "/v1/x\x1b[2J\n",
-            "status": 400,
-            "ms": 1.0,
-            "error": "request.json",
-        }
-    )
+    request = {"method": "POST", "path": "/v1/x\x1b[2J\n", "status": 400, "ms": 1.0}
+    log.log_request({**request, "error": "request.json"})
     log.log_request({**LINE, "proposed": 0, "accepted": 0, "speculation": "spec.off.requested"})
     first, second = terminal.getvalue().splitlines()
     assert first[9:] == "POST /v1/x\\x1b[2J\\n 400 · request.json · 1.0 ms"
@@ -110,9 +101,8 @@ def test_rotated_files_are_few_and_private(tmp_path: Path) -> None:
     path = tmp_path / "omlx.log"
     handler = log.PrivateFile(path, maxBytes=200, backupCount=2, encoding="utf-8")
     for i in range(40):
-        handler.emit(
-            logging.LogRecord("omlx", logging.INFO, "", 0, f"line {i} " + "x" * 40, None, None)
-        )
+        text = f"line {i} " + "x" * 40
+        handler.emit(logging.LogRecord("omlx", logging.INFO, "", 0, text, None, None))
     handler.close()
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == ["omlx.log", "omlx.log.1", "omlx.log.2"]
@@ -150,11 +140,8 @@ def test_what_a_full_disk_causes_is_one_line_on_the_terminal(
     logger = logging.getLogger("omlx.x")
     for detail in ("database or disk is full", "other", "No space left on device"):
         logger.warning("costs not read", extra={"fields": {"detail": detail}})
-    lines = terminal.getvalue().splitlines()
-    assert [line.partition(" warning: ")[2] for line in lines] == [
-        log.FULL,
-        "costs not read · other",
-    ]
+    lines = [line.partition(" warning: ")[2] for line in terminal.getvalue().splitlines()]
+    assert lines == [log.FULL, "costs not read · other"]
     assert (tmp_path / "logs" / log.FILE).read_text().count("costs not read") == 3
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -75,15 +76,15 @@ def decoded(family: str, one: Request) -> list[int]:
     return plain.__wrapped__(family, unassisted(one))
 
 
-@pytest.mark.parametrize("family", few(FAMILIES, "qwen3_next"))
-def test_requests_over_restarts(family: str, tmp_path: Path) -> None:
-    assert restarted(family, tmp_path, requests=24, prefixes=4, restarts=4) > 0
+FEW, MANY = (24, 4, 4), (3400, 300, 20)
+"""Requests, prefixes and restarts."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_thousands_of_requests_over_twenty_restarts(family: str, tmp_path: Path) -> None:
-    assert restarted(family, tmp_path, requests=3400, prefixes=300, restarts=20) > 0
+@pytest.mark.parametrize(
+    ("family", "counts"), few(product(FAMILIES, (FEW, MANY)), ("qwen3_next", FEW))
+)
+def test_requests_over_restarts(family: str, counts: tuple[int, int, int], tmp_path: Path) -> None:
+    assert restarted(family, tmp_path, *counts) > 0
 
 
 @pytest.fixture

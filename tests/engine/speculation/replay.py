@@ -13,8 +13,7 @@ from itertools import product
 from pathlib import Path
 
 from lab.bench.oracle import RoundCosts, bound
-from omlx.engine.speculation.policy import History
-from tests.engine.speculation.simulation import LENGTHS, Run
+from tests.engine.speculation.simulation import LENGTHS, Run, served
 from tests.engine.speculation.worlds import LONGEST_DRAFT, Machine, Text, lookups
 
 TOY, REAL = "answers.json", "smollm2.json.gz"
@@ -45,13 +44,8 @@ def _text(prompt: list[int], answer: list[int], drafted: str) -> Text:
 
 def replay(machine: Machine, workload: str) -> float:
     """Return the speed-up of a workload's answers, one after another in one server."""
-    costs, history = machine.costs(300), History()
-    plain = played = 0.0
-    for seed, text in enumerate(recorded()[workload]):
-        run = Run(machine, text, seed)
-        plain += run.fixed((), 0)
-        played += run.adaptive(cost_model=costs, history=history).seconds
-    return plain / played
+    runs = [Run(machine, text, seed) for seed, text in enumerate(recorded()[workload])]
+    return sum(run.fixed((), 0) for run in runs) / sum(play.seconds for play in served(runs))
 
 
 def first_requests(machine: Machine, texts: Sequence[Text]) -> float:
@@ -62,9 +56,8 @@ def first_requests(machine: Machine, texts: Sequence[Text]) -> float:
 
 def share_of_best(machine: Machine, texts: Sequence[Text]) -> float:
     """Return the time of the best fixed setting over that of answers after another in a server."""
-    costs, history = machine.costs(300), History()
     runs = [Run(machine, text, seed) for seed, text in enumerate(texts)]
-    played = sum(run.adaptive(cost_model=costs, history=history).seconds for run in runs)
+    played = sum(play.seconds for play in served(runs))
     drafters = (("ngram",), ("draft",), ("ngram", "draft")) if machine.draft else (("ngram",),)
     settings = [((), 0), *product(drafters, LENGTHS)]
     return min(sum(run.fixed(*setting) for run in runs) for setting in settings) / played

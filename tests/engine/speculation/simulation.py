@@ -7,6 +7,7 @@ model.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -272,6 +273,12 @@ class Run:
             pending = pending + accepted + 1 if debt else 1
             at += accepted + 1
         return total
+
+
+def served(runs: Sequence[Run], prompt_tokens: int = 300) -> list[Play]:
+    """Play requests one after another in one server, which knows its costs behind such a prompt."""
+    costs, history = runs[0].machine.costs(prompt_tokens), History()
+    return [run.adaptive(cost_model=costs, history=history) for run in runs]
 
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 31, 63)

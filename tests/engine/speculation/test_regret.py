@@ -12,9 +12,9 @@ import pytest
 
 from omlx.draft_length import DraftLength
 from omlx.engine.speculation.cost_model import CostModel
-from omlx.engine.speculation.policy import GateState, History
+from omlx.engine.speculation.policy import GateState
 from omlx.engine.speculation.strategy import parse
-from tests.engine.speculation.simulation import Outcome, Run, outcome
+from tests.engine.speculation.simulation import Outcome, Run, outcome, served
 from tests.engine.speculation.worlds import Machine, Part, text
 
 
@@ -133,71 +133,51 @@ def test_a_draft_model_idle_for_300_tokens_of_lookup_is_used_again():
     assert after.count("draft") >= 0.5 * len(after)
 
 
-def answers_to_long_prompts(machine, draft):
-    """Return the time of each, in plain time; the draft model has read none of the prompts."""
-    costs, history, shares = machine.costs(4000), History(), []
-    for i in range(8):
-        run = Run(machine, text((Part("fresh", 500, draft),), i, 4000), i)
-        shares.append(run.adaptive(cost_model=costs, history=history).seconds / run.fixed((), 0))
-    return shares
-
-
 @pytest.mark.parametrize("prompt", [300, 2000, 8000])
 @pytest.mark.parametrize("shape", ["flat", "M3 Max, 4 bit", "CPU, float32"])
 def test_a_good_draft_model_is_found_behind_a_prompt_of_any_length(shape, prompt):
     """To look at it, only the end of the prompt is read."""
     machine = Machine(shape, 0.12)
-    costs, history = machine.costs(prompt), History()
-    played, fixed = 0.0, dict.fromkeys((1, 2, 4, 8), 0.0)
-    for i in range(2):
-        run = Run(machine, text((Part("fresh", 500, 0.8),), i, prompt), i)
-        played += run.adaptive(cost_model=costs, history=history).seconds
-        for k in fixed:
-            fixed[k] += run.fixed(("draft",), k)
-    assert min(fixed.values()) / played >= 0.9
+    runs = [Run(machine, text((Part("fresh", 500, 0.8),), i, prompt), i) for i in range(2)]
+    played = sum(play.seconds for play in served(runs, prompt))
+    fixed = [sum(run.fixed(("draft",), k) for run in runs) for k in (1, 2, 4, 8)]
+    assert min(fixed) / played >= 0.9
 
 
 @pytest.mark.parametrize("prompt", [400, 600])
 def test_a_draft_model_that_has_to_know_the_whole_prompt_is_found_within_few_answers(prompt):
     """What it is worth after reading the prompt's end does not pay, and says that it can be."""
-    machine = Machine("CPU, float32", 0.25)
-    costs, history, gains = machine.costs(prompt), History(), []
-    for i in range(7):
-        run = Run(machine, text((Part("fresh", 170, 0.85),), i, prompt), i, foresight=0.4)
-        plain = run.fixed((), 0)
-        gains.append(plain / run.adaptive(cost_model=costs, history=history).seconds)
+    machine, texts = Machine("CPU, float32", 0.25), (Part("fresh", 170, 0.85),)
+    runs = [Run(machine, text(texts, i, prompt), i, foresight=0.4) for i in range(7)]
+    gains = [
+        run.fixed((), 0) / play.seconds
+        for run, play in zip(runs, served(runs, prompt), strict=True)
+    ]
     assert min(gains[:3]) >= 0.92
     assert min(gains[3:]) >= 1.2
 
 
 def test_a_bad_draft_model_behind_long_prompts_costs_little():
-    machine, shares = Machine("flat", 0.2), []
-    costs, history = machine.costs(4000), History()
-    for i in range(8):
-        run = Run(machine, text((Part("fresh", 500, 0.02),), i, 4000), i)
-        shares.append(run.adaptive(cost_model=costs, history=history).seconds / run.fixed((), 0))
+    machine, texts = Machine("flat", 0.2), (Part("fresh", 500, 0.02),)
+    runs = [Run(machine, text(texts, i, 4000), i) for i in range(8)]
+    shares = [
+        play.seconds / run.fixed((), 0) for run, play in zip(runs, served(runs, 4000), strict=True)
+    ]
     assert max(shares) <= 1.03
     assert sum(shares) <= 1.012 * len(shares)
 
 
 def test_short_answers_hardly_probe_a_bad_draft_but_a_long_one_finds_that_it_improved():
     machine = Machine("sawtooth", 0.15)
-    costs, history, tries = machine.costs(300), History(), []
-    for i in range(20):
-        run = Run(machine, text((Part("fresh", 120, 0.02),), i), i)
-        tries.append(
-            sum(
-                drafter == "draft"
-                for _, drafter, _, _ in run.adaptive(cost_model=costs, history=history).log
-            )
-        )
+    runs = [Run(machine, text((Part("fresh", 120, 0.02),), i), i) for i in range(20)]
+    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20)
+    *short, drafted = (
+        [drafter == "draft" for _, drafter, _, _ in play.log] for play in served([*runs, better])
+    )
+    tries = list(map(sum, short))
     assert sum(tries[:10]) > 0
     assert sum(tries[10:]) <= 4, "1,200 tokens"
     assert sum(tries) <= 16
-    better = Run(machine, text((Part("fresh", 700, 0.9),), 20), 20).adaptive(
-        cost_model=costs, history=history
-    )
-    drafted = [drafter == "draft" for _, drafter, _, _ in better.log]
     assert drafted.index(True) <= 300
     assert sum(drafted[-50:]) >= 20
 
