@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import mlx.core as mx
 from mlx import nn
@@ -21,7 +22,6 @@ from omlx.engine.device.facts import ModelFacts, facts_of, probed
 from omlx.engine.device.model import cache_maker
 from omlx.engine.device.sampling import Draw, RowSampler, draw, permit, process
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.cost_model import CostModel
 from omlx.engine.speculation.strategy import DRAFT, OFF
 from omlx.engine.step.plan import Plan, Window
@@ -120,22 +120,16 @@ def loop_of(
     window: int | None = 4,
     limits: Limits = LIMITS,
     costs: CostModel | None = None,
-    memory: MemoryGuard | None = None,
+    **more: Any,
 ) -> EngineLoop:
     """A loop that drafts `window` tokens at a time, or as many as pay by `costs`; the draft's name
     is "tiny".
     """
+    if isinstance(target, str):
+        more, target = {"facts": facts(target), **more}, model(target)
+    more |= {"draft": draft, "draft_name": "tiny" if draft else None, "cost_model": costs}
     limits = replace(limits, num_draft_tokens=window)
-    return build_loop(
-        model(target) if isinstance(target, str) else target,
-        zoo.VOCAB_SIZE,
-        limits,
-        draft=draft,
-        draft_name="tiny" if draft else None,
-        cost_model=costs,
-        memory=memory,
-        facts=facts(target) if isinstance(target, str) else None,
-    )
+    return build_loop(target, zoo.VOCAB_SIZE, limits, **more)
 
 
 def label(value: object) -> str:
@@ -294,11 +288,8 @@ def plain(name: str, of: Request) -> list[int]:
 
 
 def decode(target: nn.Module, of: Request) -> list[int]:
-    cache, sampler, tokens = (
-        make_prompt_cache(target),
-        RowSampler(of.sampling, zoo.VOCAB_SIZE),
-        list(of.tokens),
-    )
+    cache, tokens = make_prompt_cache(target), list(of.tokens)
+    sampler = RowSampler(of.sampling, zoo.VOCAB_SIZE)
     if len(tokens) > 1:
         target(mx.array([tokens[:-1]]), cache=cache)
     for _ in range(of.max_tokens):

@@ -14,7 +14,6 @@ from mlx import nn
 from mlx_lm.models.cache import KVCache
 
 from lab.bench.drive import fixed_costs, flat
-from omlx.engine.build import build_loop
 from omlx.engine.device.model import cache_maker, parts_of
 from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.speculation.cost_model import CostModel
@@ -33,6 +32,7 @@ from tests.engine.harness import (
     Bench,
     decode,
     facts,
+    loop_of,
     model,
     plain,
     prompt,
@@ -123,10 +123,8 @@ class Watched:
         self, length: int | None = 4, limits: Limits = LIMITS, costs: CostModel | None = None
     ) -> Bench:
         """A bench whose loop drafts by it, and by lookups."""
-        more = {"heads": {self.drafter.kind: self.drafter}, "cost_model": costs}
-        limits = replace(limits, num_draft_tokens=length)
-        known, target = facts(self.family), model(self.family)
-        return Bench(build_loop(target, zoo.VOCAB_SIZE, limits, facts=known, **more))
+        heads = {self.drafter.kind: self.drafter}
+        return Bench(loop_of(self.family, None, length, limits, costs, heads=heads))
 
     def by(self, of: Request) -> Request:
         """A request that leaves drafting to it alone."""

@@ -33,7 +33,6 @@ from tests.engine.harness import (
     LIMITS,
     WARM,
     Bench,
-    facts,
     label,
     loop_of,
     model,
@@ -166,8 +165,7 @@ def test_a_missing_head_is_named() -> None:
 def test_models_that_do_more_behind_their_layers_have_no_head() -> None:
     assert [name for name in ("cohere", "gemma2", "llama") if refused(name)] == ["cohere", "gemma2"]
     heads = {"mtp": head_of(model("cohere"), CountingHead(), zoo.VOCAB_SIZE)}
-    loop = build_loop(model("cohere"), zoo.VOCAB_SIZE, LIMITS, heads=heads)
-    bench = Bench(loop).run(by_head(request("a", max_tokens=8)))
+    bench = Bench(loop_of("cohere", heads=heads)).run(by_head(request("a", max_tokens=8)))
     assert bench.stats().speculation == Reason("spec.off.hidden", {"model": "cohere"})
 
 
@@ -229,8 +227,8 @@ def test_malformed_shortlists_are_refused(ids: mx.array, said: str) -> None:
     made = HeadDrafter.of("mtp", head, target, make_cache, zoo.VOCAB_SIZE, ids)
     assert made.code == "spec.off.head_weights"
     assert said in str(made.params["detail"])
-    loop = build_loop(target, zoo.VOCAB_SIZE, LIMITS, heads={"mtp": made}, facts=facts("llama"))
-    bench = Bench(loop).run(by_head(request("a", max_tokens=8))).proven("llama")
+    bench = Bench(loop_of("llama", heads={"mtp": made}))
+    bench.run(by_head(request("a", max_tokens=8))).proven("llama")
     assert bench.stats().speculation == made
 
 

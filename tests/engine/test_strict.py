@@ -28,7 +28,7 @@ from omlx.engine.step.plan import Restore, Save
 from omlx.engine.types import CalibrationState, Limits, Request, Sampling, Speculation, run_through
 from omlx.exactness import Bounds, Exactness
 from tests import zoo
-from tests.engine.harness import Bench, facts, model, noisy
+from tests.engine.harness import Bench, facts, loop_of, model, noisy
 from tests.lanes import few
 
 SHORT = 340
@@ -59,14 +59,8 @@ def measured(target: Any, longest: int = SHORT) -> Exactness:
 
 def strict(target: Any, exactness: Exactness, family: str = "llama", **limits: Any) -> EngineLoop:
     own = Limits(context_length=1024, strict=True, block_tokens=8, **limits)
-    return build_loop(
-        target,
-        zoo.VOCAB_SIZE,
-        own,
-        draft=model("llama"),
-        cost_model=CostModel(exactness=exactness),
-        facts=facts(family),
-    )
+    more = {"limits": own, "costs": CostModel(exactness=exactness), "facts": facts(family)}
+    return loop_of(target, model("llama"), None, **more)
 
 
 def request(tokens: int, **more: Any) -> Request:

@@ -149,14 +149,8 @@ def test_a_drafter_that_failed_is_reported_and_nothing_compared_is_no_equality()
 def test_every_round_runs_everything_once_and_begins_with_another_configuration() -> None:
     assert [configuration.name for configuration in configurations([])] == ["off", "ngram"]
     names = [configuration.name for configuration in configurations([DRAFT, OTHER])]
-    assert names == [
-        "off",
-        "ngram",
-        "draft:org/small",
-        "auto:org/small",
-        "draft:org/tiny",
-        "auto:org/tiny",
-    ]
+    drafted = [f"{kind}:org/{name}" for name in ("small", "tiny") for kind in ("draft", "auto")]
+    assert names == ["off", "ngram", *drafted]
     first, second = visits([DRAFT, OTHER])
     assert PLAIN in first.configurations
     assert PLAIN in second.configurations

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from omlx.engine.thread import EngineThread
+from tests.engine.threads import started
 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[EngineThread]:
-    engine = EngineThread()
-    engine.start()
-    yield engine
-    engine.stop()
+    with started() as engine:
+        yield engine

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from omlx.models.catalog.registry import Registry
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.store import Store
+from tests.models.breakage import config
 from tests.models.pools import make_pool
 from tests.models.trees import model
 from tests.refusals import refused
@@ -218,31 +217,24 @@ def test_a_setting_opens_a_family_that_is_not_proven(tmp_path: Path) -> None:
     assert opened.resolve("odd").library == "mlx-vlm"
 
 
-def test_a_models_own_code_runs_only_where_it_is_trusted(tmp_path: Path) -> None:
+async def test_a_models_own_code_runs_only_where_it_is_trusted(
+    engine: EngineThread, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(BUNDLED / "omlx-demo/draft", tmp_path / "models/org/own"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({**config, "model_type": "mine", "model_file": "mine.py"})
-    )
+    config(model_type="mine", model_file="mine.py")(folder)
     (folder / "mine.py").write_text(f"{CODE}open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     registry = scan_places([Folder("here", tmp_path / "models")])
 
     async def lease(*run: Layer) -> None:
-        store = Store(tmp_path / "home")
-        configured = LiveConfiguration(run, store)
+        configured = LiveConfiguration(run, Store(tmp_path / "home"))
         pool = make_pool(engine, registry, configuration=configured)
         (await pool.lease("org/own")).release()
         await pool.unload("org/own")
 
-    engine = EngineThread()
-    engine.start()
-    try:
-        with refused(ModelError, "model.remote_code"):
-            asyncio.run(lease())
-        assert not (tmp_path / "ran").exists()
-        asyncio.run(lease(Layer(Source.CLI, {"trust_remote_code": True})))
-        assert (tmp_path / "ran").exists()
-        Store(tmp_path / "home").patch({"trust_remote_code": True}, "org/own")
-        asyncio.run(lease())
-    finally:
-        engine.stop()
+    with refused(ModelError, "model.remote_code"):
+        await lease()
+    assert not (tmp_path / "ran").exists()
+    await lease(Layer(Source.CLI, {"trust_remote_code": True}))
+    assert (tmp_path / "ran").exists()
+    Store(tmp_path / "home").patch({"trust_remote_code": True}, "org/own")
+    await lease()

@@ -44,13 +44,8 @@ async def test_no_draft_reads_no_draft_weights(
     opened: set[str] = set()
 
     settings = Settings(no_draft=no_draft, draft_model=SMALL)
-    pool = make_pool(
-        engine,
-        scan(folder),
-        settings,
-        default=BIG,
-        report=lambda entry, _: opened.add(entry.id),
-    )
+    parts = {"default": BIG, "report": lambda entry, _: opened.add(entry.id)}
+    pool = make_pool(engine, scan(folder), settings, **parts)
     (lease := await pool.lease(strategy=DRAFT)).release()
     assert (lease.served.draft is None) is no_draft
     if no_draft:

@@ -42,11 +42,8 @@ def test_a_draft_that_arrives_is_loaded(
     engine: EngineThread, folder: Path, settings: dict[str, str]
 ) -> None:
     fetch = FakeFetch(folder)
-    assert draft_states(engine, folder, fetch, arrives=True, **settings) == [
-        "draft.not_here",
-        SMALL,
-        SMALL,
-    ]
+    seen = draft_states(engine, folder, fetch, arrives=True, **settings)
+    assert seen == ["draft.not_here", SMALL, SMALL]
     assert fetch.references == []
 
 
@@ -67,11 +64,8 @@ def test_a_missing_draft_is_fetched_only_if_configured(
 ) -> None:
     fetch = FakeFetch(folder)
     after = SMALL if asked else "draft.not_here"
-    assert draft_states(engine, folder, fetch, draft_download=choice) == [
-        "draft.not_here",
-        after,
-        after,
-    ]
+    seen = draft_states(engine, folder, fetch, draft_download=choice)
+    assert seen == ["draft.not_here", after, after]
     assert len(fetch.references) == asked
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -25,8 +24,10 @@ from omlx.models.pool.prefix_disk import model_disks, open_disks, prefix_fingerp
 from omlx.settings.schema import Settings
 from omlx.storage import Locked
 from tests.engine.disk.records import record
+from tests.engine.threads import started
 from tests.models.pools import make_pool
 from tests.models.test_pool import DEMO, DRAFT
+from tests.refusals import refused
 
 LAYOUT = Layout(row_bytes=64)
 
@@ -169,44 +170,38 @@ def test_what_waits_is_written_though_the_engine_has_died(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omlx.engine.disk.tier.WRITE_S", 30.0)
-    engine = EngineThread()
-    engine.start()
-    disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
     fingerprint = Fingerprint("org/model", "target", {})
-    tier = disks.open(fingerprint, LAYOUT, 64)
-    tier.worker.write(record(tuple(range(8)), "rows", 0))
-    engine.abandon(EngineDead("engine.dead", detail="a test"))
-    stop_engine(engine, disks)
+    with started() as engine:
+        disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
+        tier = disks.open(fingerprint, LAYOUT, 64)
+        tier.worker.write(record(tuple(range(8)), "rows", 0))
+        engine.abandon(EngineDead("engine.dead", detail="a test"))
+        stop_engine(engine, disks)
     CacheFolder(tmp_path / "cache", fingerprint).close()  # raises while it is in use
     assert list((tmp_path / "cache" / fingerprint.name).glob("*.records"))
 
 
 def test_the_end_does_not_wait_for_an_engine_that_hangs(tmp_path: Path) -> None:
-    engine = EngineThread()
-    engine.start()
-    disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
-    answers = Event()
-    hanging = engine.call(answers.wait)
-    stop_engine(engine, disks, timeout_s=0.0)
-    assert not hanging.done()
-    answers.set()
-    engine.stop()
+    with started() as engine:
+        disks = open_disks(Settings(home=tmp_path, prefix_disk=1 << 20), engine)
+        answers = Event()
+        hanging = engine.call(answers.wait)
+        stop_engine(engine, disks, timeout_s=0.0)
+        assert not hanging.done()
+        answers.set()
 
 
-def test_a_model_that_cannot_be_attached_leaves_its_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_model_that_cannot_be_attached_leaves_its_folders(
+    engine: EngineThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*parts: object, **more: object) -> NoReturn:
         raise ModelError("model.unreadable", model=DRAFT, detail="a test")
 
     monkeypatch.setattr("omlx.engine.build.build_loop", fail)
-    engine = EngineThread()
-    engine.start()
     disks = DiskCache(tmp_path, DiskBudget(1 << 20), lambda: None)
     pool = make_pool(engine, DEMO, Settings(), default=DRAFT, disks=disks)
-    with pytest.raises(ModelError, match="a test"):
-        asyncio.run(pool.load(DRAFT))
-    engine.stop()
+    with refused(ModelError, "model.unreadable", "a test"):
+        await pool.load(DRAFT)
     assert disks._workers
     assert not disks._tiers
     disks.join()

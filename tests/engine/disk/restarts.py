@@ -10,12 +10,10 @@ from pathlib import Path
 
 from mlx import nn
 
-from omlx.engine.build import build_loop
 from omlx.engine.disk.folder import DiskBudget, Fingerprint
 from omlx.engine.disk.tier import DiskCache, DiskThresholds
 from omlx.engine.types import Request
-from tests import zoo
-from tests.engine.harness import LIMITS, Bench, facts, model
+from tests.engine.harness import LIMITS, Bench, facts, loop_of
 
 PATIENCE_S = 60
 LONG = replace(LIMITS, context_length=4096)
@@ -81,16 +79,7 @@ def started(
     if draft is not None:  # of the same architecture: its caches have the same layout
         fingerprint = Fingerprint(family, "draft", {})
         draft_tier = disks.open(fingerprint, known.layout, limits.block_tokens)
-    loop = build_loop(
-        model(family),
-        zoo.VOCAB_SIZE,
-        limits,
-        draft=draft,
-        draft_name="tiny" if draft else None,
-        facts=known,
-        disks=(tier, draft_tier),
-    )
-    bench = DiskBench(loop, woken)
+    bench = DiskBench(loop_of(family, draft, limits=limits, disks=(tier, draft_tier)), woken)
     try:
         yield bench
     finally:

@@ -132,14 +132,7 @@ def test_an_expectation_that_was_wrong_is_given_up():
     """A step that was far too short must not make later ones outliers for good."""
     costs = LatencyTable()
     costs.learn(PLAIN, 100, 0.001)
-    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [
-        False,
-        False,
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert [costs.learn(PLAIN, 100, 0.04) for _ in range(6)] == [False, False, True] * 2
     for _ in range(6):
         costs.learn(PLAIN, 100, 0.04)
     assert costs.plain(100) == pytest.approx(0.04)

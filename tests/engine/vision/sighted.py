@@ -12,17 +12,16 @@ import numpy as np
 from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 
-from omlx.engine.build import build_loop
 from omlx.engine.device.sampling import Draw, RowSampler, draw, process
 from omlx.engine.loop import EngineLoop
-from omlx.engine.memory import MemoryGuard
 from omlx.engine.speculation.strategy import DRAFT, Strategy
 from omlx.engine.step.plan import Look
-from omlx.engine.types import Limits, Request, Sampling, Speculation
+from omlx.engine.types import Request, Sampling, Speculation
 from omlx.engine.vision.reader import Features, Looking, Rotary, Seeing, Vision
 from omlx.engine.vision.spans import ImageSpan, PreparedImage, TowerFacts, image_ids, words
 from tests import zoo
-from tests.engine.harness import LIMITS, prompt
+from tests.engine import harness
+from tests.engine.harness import prompt
 
 SECTIONS = {"qwen2_vl": (2, 3, 3), "qwen3_vl": (4, 2, 2), "qwen3_vl_moe": (4, 2, 2), "qwen3_5": ()}
 OPEN = {"gemma3": "all", "gemma4": "sliding"}
@@ -126,21 +125,8 @@ def shown(
     )
 
 
-def loop_of(
-    vision: Vision,
-    draft: nn.Module | None = None,
-    memory: MemoryGuard | None = None,
-    limits: Limits = LIMITS,
-) -> EngineLoop:
-    return build_loop(
-        vision.model,
-        zoo.VOCAB_SIZE,
-        limits,
-        draft=draft,
-        draft_name="tiny" if draft else None,
-        memory=memory,
-        vision=vision,
-    )
+def loop_of(vision: Vision, draft: nn.Module | None = None, **more: Any) -> EngineLoop:
+    return harness.loop_of(vision.model, draft, vision=vision, **more)
 
 
 def decode(vision: Vision, of: Request, vocab_size: int = zoo.VOCAB_SIZE) -> list[int]:

@@ -56,10 +56,8 @@ def test_results_have_sizes_context_and_the_declared_draft(hub: Hub, tmp_path: P
     assert (big.weight_bytes, big.model_type, big.downloads) == (weights, "llama", 1234)
     assert big.download_bytes > weights
     assert big.modified == "2026-03-14"
-    assert (
-        big.context_length
-        == json.loads((DEMO / "target/config.json").read_text())["max_position_embeddings"]
-    )
+    config = json.loads((DEMO / "target/config.json").read_text())
+    assert big.context_length == config["max_position_embeddings"]
     assert (big.companion.model, big.companion.declared) == ("org/small", True)
     assert big.companion.weight_bytes == small
     codes = {name: offer.reason.code for name, offer in offers.items() if offer.reason}
