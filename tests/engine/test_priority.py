@@ -10,7 +10,7 @@ import pytest
 
 from omlx.engine.memory import MemoryGuard
 from omlx.engine.step.plan import Open, Restore
-from omlx.engine.step.priority import QUANTUM_S, STARVATION_S, PromptOrder
+from omlx.engine.step.priority import QUANTUM_S, STARVATION_S
 from omlx.engine.step.row import Status
 from omlx.engine.types import Limits, PrefillProgress, TokensCommitted
 from tests.clock import Clock
@@ -227,10 +227,6 @@ def test_only_the_most_urgent_prompts_are_read() -> None:
     between = desk.windows[typed[0] : typed[-1]]
     assert {w.row for w in between} == {opened[1]}
     desk.run()
-
-
-def test_the_order_needs_no_prompt() -> None:
-    assert PromptOrder().first([]) == []
 
 
 def test_less_urgent_prompts_do_not_starve_beside_urgent_ones() -> None:

@@ -36,6 +36,12 @@ def feed(cache: Any, ids: range) -> mx.array:
     return mx.round(keys[0, 0, :, 0]).astype(mx.int32)
 
 
+def step(cache: Any, ids: range) -> None:
+    """Write row by row."""
+    for i in ids:
+        feed(cache, range(i, i + 1))
+
+
 def read(cache: Any, ids: range) -> list[int]:
     return feed(cache, ids).tolist()
 
@@ -70,8 +76,7 @@ def test_the_trim_of_a_concatenate_cache_is_not_enough() -> None:
 
 def test_a_chunked_cache_goes_back_into_a_chunk_only_while_all_of_it_is_there() -> None:
     layer = ChunkedKVCache(8)
-    for i in range(13):
-        feed(layer, range(i, i + 1))
+    step(layer, range(13))
     assert layer.start_position == 4
     with pytest.raises(RewindError):
         rewind([layer], 13, 7)
@@ -84,8 +89,7 @@ def test_a_chunked_cache_returns_to_a_fresh_mark_across_its_border() -> None:
     layer = ChunkedKVCache(8)
     feed(layer, range(7))
     place = mark([layer], 7, fresh=True)
-    for i in range(7, 17):
-        feed(layer, range(i, i + 1))
+    step(layer, range(7, 17))
     assert rewind([layer], 17, 7, [place]) == 7
     assert read(layer, range(50, 51)) == [*range(7), 50]
 
@@ -102,17 +106,11 @@ def test_a_sliding_window_that_has_not_wrapped_goes_back_anywhere() -> None:
 @pytest.mark.parametrize("keep", [0, 4])
 @pytest.mark.parametrize("accepted", range(1, 5))
 def test_a_wrapped_window_goes_back_within_the_newest_pass(accepted: int, keep: int) -> None:
-    layer, reference = (
-        RotatingKVCache(max_size=8, keep=keep),
-        RotatingKVCache(max_size=8, keep=keep),
-    )
-    for i in range(11):
-        feed(layer, range(i, i + 1))
-        feed(reference, range(i, i + 1))
+    layer, reference = (RotatingKVCache(max_size=8, keep=keep) for _ in range(2))
+    step(layer, range(11))
     feed(layer, range(11, 16))
     assert rewind([layer], 16, 11 + accepted) == 11 + accepted
-    for i in range(11, 11 + accepted):
-        feed(reference, range(i, i + 1))
+    step(reference, range(11 + accepted))
     for i in range(50, 60):
         assert sorted(read(layer, range(i, i + 1))) == sorted(read(reference, range(i, i + 1)))
 
@@ -131,8 +129,7 @@ def test_a_wrapped_window_refuses_to_lose_its_oldest_row() -> None:
 
 def test_a_one_token_pass_over_a_wrapped_window_cannot_be_taken_back_without_a_mark() -> None:
     layer = RotatingKVCache(max_size=8)
-    for i in range(12):
-        feed(layer, range(i, i + 1))
+    step(layer, range(12))
     place = mark([layer], 12, fresh=True)
     feed(layer, range(12, 13))
     with pytest.raises(RewindError):
@@ -144,8 +141,7 @@ def test_a_one_token_pass_over_a_wrapped_window_cannot_be_taken_back_without_a_m
 def test_a_whole_window_taken_back_by_a_plain_mark_is_exact() -> None:
     """Recurrent and sliding layers together; passes over several tokens make new arrays."""
     layer, state = RotatingKVCache(max_size=8), ArraysCache(1)
-    for i in range(12):
-        feed(layer, range(i, i + 1))
+    step(layer, range(12))
     state[0] = mx.array([12])
     place = mark([layer, state], 12)
     feed(layer, range(12, 15))

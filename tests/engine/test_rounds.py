@@ -86,14 +86,6 @@ def test_a_stop_string_inside_the_accepted_run_ends_there(family: str) -> None:
     stored_length(bench.loop, [*prompt(13), *answer[:end]])
 
 
-@pytest.mark.parametrize("max_tokens", [1, 2, 5, 6, 7, 11])
-def test_no_draft_reaches_past_the_end(max_tokens: int) -> None:
-    one = request(tokens=prompt(13), max_tokens=max_tokens)
-    bench, _ = bench_of("qwen3_next", one, [])
-    bench.run(one).proven("qwen3_next", one)
-    assert bench.finished["a"].reason is FinishReason.LENGTH
-
-
 @pytest.mark.parametrize("family", ["qwen3_next", "recurrent_gemma"])
 @pytest.mark.parametrize("right", few((0, 1, 2), 1))
 def test_pending_stays_bounded_when_every_draft_is_half_wrong(family: str, right: int) -> None:

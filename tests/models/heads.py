@@ -81,6 +81,13 @@ def in_shards(family: str, tensors: dict[str, mx.array]) -> dict[str, mx.array]:
     return named
 
 
+def same(ours: dict[str, mx.array], theirs: dict[str, mx.array], tolerance: float = 0.0) -> bool:
+    """Whether tensors are equal by name; norms that count from zero are rounded once more."""
+    assert ours.keys() == theirs.keys()
+    close = {"rtol": 10 * tolerance, "atol": tolerance}
+    return all(mx.allclose(ours[name], theirs[name], **close) for name in ours)
+
+
 def plain(head: nn.Module) -> dict[str, mx.array]:
     return dict(tree_flatten(head.parameters()))
 

@@ -24,7 +24,7 @@ from omlx.models.catalog.registry import ModelEntry
 from omlx.models.pool.head import head_drafter, open_head
 from tests import zoo
 from tests.engine.harness import model
-from tests.models.heads import in_shards, save_target
+from tests.models.heads import in_shards, same, save_target
 from tests.zoo.borrowed import CONFIGS as BORROWED
 from tests.zoo.family import SMALL
 
@@ -57,11 +57,6 @@ def save(folder: Path, config: dict[str, Any], tensors: dict[str, mx.array]) -> 
 def read(entry: ModelEntry, family: str = "llama") -> BorrowedHead:
     head = open_head(head_directory(entry), model(family))
     return head
-
-
-def same(ours: dict[str, mx.array], theirs: dict[str, mx.array]) -> bool:
-    assert ours.keys() == theirs.keys()
-    return all(mx.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.fixture

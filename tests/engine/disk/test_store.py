@@ -31,11 +31,15 @@ B = (*A[:20], *range(300, 330))
 IMAGE = (1, 2, -(2**62) - 1, -2, 3, *range(40, 50))
 
 
-def test_what_was_written_is_found_after_it_was_opened_again(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for one in (*prefix(A), *prefix(B), *prefix(IMAGE)):
+def filled(folder: Path, *records: Record) -> DiskStore:
+    store = open_store(folder)
+    for one in records:
         store.put(one)
-    store.close()
+    return store
+
+
+def test_what_was_written_is_found_after_it_was_opened_again(tmp_path: Path) -> None:
+    filled(tmp_path, *prefix(A), *prefix(B), *prefix(IMAGE)).close()
     store = open_store(tmp_path)
     assert store.records == 6 + 5 + 2  # two blocks are shared
     assert restored(store, (*A, 1)) == len(A)
@@ -86,9 +90,7 @@ def test_another_record_at_the_place_is_not_taken_for_it(tmp_path: Path) -> None
 def test_damage_on_disk_costs_what_is_behind_it_and_is_warned_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store(tmp_path)
-    for one in prefix(A):
-        store.put(one)
+    store = filled(tmp_path, *prefix(A))
     (segment,) = tmp_path.glob("*.records")
     content = bytearray(segment.read_bytes())
     for middle in (1300, 2300):
@@ -105,9 +107,7 @@ def test_damage_on_disk_costs_what_is_behind_it_and_is_warned_of_once(
 
 
 def test_the_least_recently_used_files_are_evicted(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for one in (*prefix(A, 1500), *prefix(B, 1500)):
-        store.put(one)
+    store = filled(tmp_path, *prefix(A, 1500), *prefix(B, 1500))
     _, parts = store.find(TokenChain((*A, 1), BLOCK), DENSE, len(A))
     store.touch(parts)
     store.shrink(store.nbytes - 5000)
@@ -119,10 +119,7 @@ def test_the_least_recently_used_files_are_evicted(tmp_path: Path) -> None:
 
 
 def test_files_and_entries_that_lost_each_other_are_deleted(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    for one in prefix(A, 1500):
-        store.put(one)
-    store.close()
+    filled(tmp_path, *prefix(A, 1500)).close()
     (tmp_path / "00000001.records").unlink()
     (tmp_path / "00000099.records").write_bytes(b"never entered")
     store = open_store(tmp_path)
@@ -132,9 +129,7 @@ def test_files_and_entries_that_lost_each_other_are_deleted(tmp_path: Path) -> N
 
 
 def test_a_damaged_table_is_begun_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    store = open_store(tmp_path)
-    store.put(prefix(A)[0])
-    store.close()
+    filled(tmp_path, prefix(A)[0]).close()
     (tmp_path / FILE).write_bytes(b"not a table" * 1000)
     store = open_store(tmp_path)
     assert (store.records, store.nbytes) == (0, 0)
@@ -200,10 +195,7 @@ def test_a_file_torn_at_any_byte_has_what_is_before(tmp_path: Path) -> None:
 
 
 def test_a_record_larger_than_a_file_gets_one_of_its_own(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    large: Record = record(A[:8], "rows", 0, 9000)
-    store.put(large)
-    store.put(record(A[:16], "rows", 8))
+    store = filled(tmp_path, record(A[:8], "rows", 0, 9000), record(A[:16], "rows", 8))
     assert len(list(tmp_path.glob("*.records"))) == 2
     assert restored(store, A[:17]) == 16
 

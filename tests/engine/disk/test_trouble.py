@@ -54,8 +54,7 @@ def files_of_at_most(nbytes: int) -> Iterator[None]:
 def test_a_full_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with files_of_at_most(60_000), started(FAMILY, tmp_path) as bench:
         ask(bench, 1, 2, 3, 4)
-    off = stats(bench).off
-    assert off.code == "prefix.disk.off.failed"
+    assert stats(bench).off.code == "prefix.disk.off.failed"
     assert len([record for record in caplog.records if record.name == "omlx.prefix"]) == 1
     with started(FAMILY, tmp_path) as bench:  # what fitted is whole
         ask(bench, 1, 2, 3, 4)
@@ -81,8 +80,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, caplog: pytest.LogCaptureF
     (tmp_path / "file").write_text("in the way")
     with started(FAMILY, tmp_path / "file" / "cache") as bench:
         ask(bench, 1)
-    off = stats(bench).off
-    assert off.code == "prefix.disk.off.failed"
+    assert stats(bench).off.code == "prefix.disk.off.failed"
     assert len([record for record in caplog.records if record.name == "omlx.prefix"]) == 1
 
 
@@ -92,8 +90,7 @@ def test_a_folder_that_another_server_uses(tmp_path: Path) -> None:
         first.written()
         with started(FAMILY, tmp_path) as second:
             ask(second, 1, 2)
-        off = stats(second).off
-        assert off.code == "prefix.disk.off.locked"
+        assert stats(second).off.code == "prefix.disk.off.locked"
         assert stats(first).off is None
         forget(first)
         ask(first, 1)

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,13 @@ def stored(root: Path, tokens: Sequence[int]) -> int:
     length, _ = store.find(TokenChain((*tokens, 1), BLOCK), DENSE, len(tokens))
     store.close()
     return length
+
+
+def execute(root: Path, *statements: tuple[object, ...]) -> list[tuple[object, ...]]:
+    """Execute SQL behind the back of all workers; return the rows of the last statement."""
+    db = sqlite3.connect(root / FINGERPRINT.name / FILE)
+    with closing(db), db:
+        return [db.execute(*statement).fetchall() for statement in statements][-1]
 
 
 @pytest.fixture
@@ -196,10 +204,8 @@ def test_flipped_bits_in_the_table_do_not_switch_the_disk_off(
 )
 def test_a_row_that_is_wrong_costs_its_record(column: str, value: object, tmp_path: Path) -> None:
     write(tmp_path, A, B)
-    with sqlite3.connect(tmp_path / FINGERPRINT.name / FILE) as db:
-        key = rows(A)[2].id.key
-        db.execute(f"update records set {column} = ? where key = ?", (value, key))
-    db.close()
+    change = f"update records set {column} = ? where key = ?"
+    execute(tmp_path, (change, (value, rows(A)[2].id.key)))
     assert read(tmp_path, A, B) == [16, len(B)]
     write(tmp_path, A)
     assert read(tmp_path, A, B) == [len(A), len(B)]
@@ -208,11 +214,8 @@ def test_a_row_that_is_wrong_costs_its_record(column: str, value: object, tmp_pa
 @pytest.mark.parametrize("wrong", ["x'ff'", "cast(x'ff' as text)"])
 def test_text_that_is_none_costs_its_record(wrong: str, tmp_path: Path) -> None:
     write(tmp_path, A)
-    with sqlite3.connect(tmp_path / FINGERPRINT.name / FILE) as db:
-        key = rows(A)[2].id.key
-        db.execute(f"update records set kind = {wrong} where key = ?", (key,))
-        db.execute(f"update days set written = {wrong}")
-    db.close()
+    change = f"update records set kind = {wrong} where key = ?"
+    execute(tmp_path, (change, (rows(A)[2].id.key,)), (f"update days set written = {wrong}",))
     assert read(tmp_path, A) == [16]
     write(tmp_path, A)
     assert read(tmp_path, A) == [len(A)]
@@ -279,19 +282,14 @@ def test_what_is_cleared_while_the_disk_is_off_goes_at_the_end(
 def test_the_engine_is_woken_before_the_use_is_noted(tmp_path: Path) -> None:
     """To note it takes as long as a write."""
     write(tmp_path, A)
-    table = tmp_path / FINGERPRINT.name / FILE
     used: list[float] = []
 
     def last_use() -> float:
         """Of the file that is read."""
-        db = sqlite3.connect(table)
-        (oldest,) = db.execute("select min(used) from segments").fetchone()
-        db.close()
+        ((oldest,),) = execute(tmp_path, ("select min(used) from segments",))
         return float(oldest)
 
-    with sqlite3.connect(table) as db:
-        db.execute("update segments set used = 1")
-    db.close()
+    execute(tmp_path, ("update segments set used = 1",))
     reading: list[Fetch] = []
     read = threading.Event()
 

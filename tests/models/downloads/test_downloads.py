@@ -164,7 +164,6 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
 async def test_a_full_disk_is_named_and_what_came_is_kept(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FULL)
     paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-
     failure = await downloads(hub, tmp_path, PYTHONPATH=paths).fetch(REFERENCE)
     assert failure.code == "pull.disk_full"
     after = downloads(hub, tmp_path)
@@ -181,8 +180,7 @@ async def test_a_model_that_is_deleted_while_it_downloads(hub: Hub, tmp_path: Pa
     await asyncio.to_thread(hub.stalled.wait, PATIENCE_S)
     shutil.rmtree(tmp_path / "hub/models--org--small")
     hub.released.set()
-    failure = await fetching
-    assert failure.code == "pull.deleted"
+    assert (await fetching).code == "pull.deleted"
     await server.discard(SMALL)
     assert await server.all() == []
 
@@ -191,12 +189,10 @@ async def test_what_the_hub_refuses_leaves_no_record(hub: Hub, tmp_path: Path) -
     server = downloads(hub, tmp_path)
     hub.gated |= {SMALL}
     for reference, code in ((Reference("org/none"), "not_found"), (REFERENCE, "gated")):
-        failure = await server.fetch(reference)
-        assert failure.code == f"pull.{code}"
+        assert (await server.fetch(reference)).code == f"pull.{code}"
     assert [download.state for download in await server.all()] == [State.FAILED] * 2
     silent = downloads(hub, tmp_path, HF_ENDPOINT="http://127.0.0.1:9")
-    failure = await silent.fetch(Reference("org/other"))
-    assert failure.code == "pull.unreachable"
+    assert (await silent.fetch(Reference("org/other"))).code == "pull.unreachable"
     with refused(ModelError, "pull.unreachable") as caught:
         await silent.search("small")
     assert "127.0.0.1 cannot be reached" in caught.value.message

@@ -19,7 +19,6 @@ from mlx_lm.models import llama
 from omlx.catalog import catalog
 from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
-from omlx.models.catalog.registry import ModelEntry
 from omlx.models.catalog.tokenizer import read_tokenizer
 from omlx.models.gguf.convert import convert
 from omlx.models.gguf.header import read_header
@@ -34,6 +33,7 @@ from tests.models.gguf.writer import (
     tensors_of,
     write,
 )
+from tests.models.trees import entry
 from tests.refusals import refused
 from tests.server.running import TARGET
 
@@ -101,7 +101,7 @@ def test_a_gpu_gets_the_weights_as_they_are(
     monkeypatch.undo()
     logits = {}
     for name in ("dense", "packed"):
-        loaded = load(ModelEntry(name, tmp_path / name, "test"), "auto")
+        loaded = load(entry(tmp_path / name), "auto")
         logits[name] = np.array(loaded.model(PROMPT).astype(mx.float32))
     config = json.loads((tmp_path / "packed/config.json").read_text())
     assert config["quantization"]["bits"] == (int(kind[1]) if kind != "F16" else 8)
@@ -112,11 +112,8 @@ def test_a_gpu_gets_the_weights_as_they_are(
 
 def test_the_bundled_model_comes_back_from_a_file(tmp_path: Path) -> None:
     convert(demo_file(tmp_path / "demo.gguf"), tmp_path / "demo")
-    ours, theirs = (
-        ModelEntry("a", tmp_path / "demo", "t"),
-        ModelEntry("b", BUNDLED / TARGET, "bundled"),
-    )
-    one, other = load(ours, "float32"), load(theirs, "float32")
+    folders = (tmp_path / "demo", BUNDLED / TARGET)
+    one, other = (load(entry(folder), "float32") for folder in folders)
     assert mx.array_equal(one.model(PROMPT), other.model(PROMPT)).item()
     assert one.context_length == other.context_length
     texts = ["Hello, wörld 12345!", "日本語 👍\n\n  x", "<|im_start|>user<think>\n</think>a", ""]
@@ -124,9 +121,8 @@ def test_the_bundled_model_comes_back_from_a_file(tmp_path: Path) -> None:
         assert one.tokenizer.encode(text) == other.tokenizer.encode(text)
         assert one.tokenizer.decode(one.tokenizer.encode(text)) == text
     messages = [{"role": "user", "content": "a"}]
-    assert one.tokenizer.apply_chat_template(messages) == other.tokenizer.apply_chat_template(
-        messages
-    )
+    ours, theirs = (model.tokenizer.apply_chat_template(messages) for model in (one, other))
+    assert ours == theirs
     assert 2 in one.stop_ids
 
 
@@ -147,7 +143,7 @@ def test_a_scaling_of_positions_is_taken(tmp_path: Path) -> None:
     convert(tmp_path / "m.gguf", tmp_path / "m")
     config = json.loads((tmp_path / "m/config.json").read_text())
     assert config["rope_scaling"]["factor"] == 4.0
-    assert load(ModelEntry("m", tmp_path / "m", "test"), "auto").context_length == 2048
+    assert load(entry(tmp_path / "m"), "auto").context_length == 2048
 
 
 def refusal(file: Path, directory: Path) -> str:
@@ -272,7 +268,7 @@ def test_a_check_that_fails_leaves_nothing(tmp_path: Path) -> None:
     write(tmp_path / "m.gguf", *tiny("Q4_0"))
 
     def check(folder: Path) -> None:
-        assert read_tokenizer(ModelEntry("m", folder, "test")).encode("a")
+        assert read_tokenizer(entry(folder)).encode("a")
         raise ModelError("model.not_finite")
 
     with pytest.raises(ModelError):
