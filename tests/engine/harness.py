@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import mlx.core as mx
 from mlx import nn
@@ -59,6 +59,7 @@ FEW_HEATED = few(
     ("recurrent_gemma", WARM),
 )
 MAX_STEPS = 1200
+T = TypeVar("T")
 
 
 @functools.cache
@@ -95,6 +96,11 @@ def common(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two texts begin with alike."""
     parted = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
     return next(parted, min(len(a), len(b)))
+
+
+def corrupted(answer: Sequence[int], wrong: Callable[[int], bool]) -> list[int]:
+    """An answer with other tokens at the places where `wrong` holds."""
+    return [(token + wrong(i)) % zoo.VOCAB_SIZE for i, token in enumerate(answer)]
 
 
 def request(
@@ -161,6 +167,18 @@ class Bench:
         """The windows of all plans, in order."""
         return list(chain.from_iterable(plan.windows for plan in self.plans))
 
+    @property
+    def drafting(self) -> list[tuple[Window, ...]]:
+        """The windows of each batched pass that verifies drafts."""
+        forwards = chain.from_iterable(plan.forwards for plan in self.plans)
+        batched = (forward.windows for forward in forwards if forward.batched)
+        return [windows for windows in batched if any(window.draft_n for window in windows)]
+
+    @property
+    def drafting_together(self) -> int:
+        """How many passes verify drafts of several rows."""
+        return sum(sum(w.draft_n > 0 for w in windows) > 1 for windows in self.drafting)
+
     def submit(self, *requests: Request) -> Bench:
         for one in requests:
             self.loop.submit(one)
@@ -196,6 +214,11 @@ class Bench:
         assert not self.loop.runner.caches.single
         assert not self.loop.runner.caches.members
         return self
+
+    def ops(self, kind: type[T]) -> list[T]:
+        """The operations of one kind of all plans, in order."""
+        ops = chain.from_iterable(plan.ops for plan in self.plans)
+        return [op for op in ops if isinstance(op, kind)]
 
     def prove(
         self, target: str, company: str, first: Request, second: Request, meet: int = 6

@@ -203,7 +203,7 @@ def prove(
     assert stats.accepted == {"right": stats.proposed, "broken": 0}.get(quality, stats.accepted)
     assert of.drafted == of.expected
     if beside > 24 and known.unbatchable is known.no_uneven is None:
-        assert together(bench)
+        assert bench.drafting_together
     return of
 
 
@@ -215,14 +215,8 @@ def prove_batch(of: Watched) -> None:
     costs = fixed_costs(flat, of.drafter.name, 0.02)
     bench = of.bench(None, replace(LIMITS, max_rows=3), costs).run(*rows)
     assert bench.tokens == of.answers
-    assert together(bench)
+    assert bench.drafting_together
     assert of.drafted == of.expected
-
-
-def together(bench: Bench) -> bool:
-    """Whether several rows drafted in one pass."""
-    batched = [f for plan in bench.plans for f in plan.forwards if f.batched]
-    return any(sum(window.draft_n > 0 for window in f.windows) > 1 for f in batched)
 
 
 def prove_masked(of: Watched, rule: Rule, strategy: Strategy, max_tokens: int = 30) -> None:

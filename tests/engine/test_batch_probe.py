@@ -144,8 +144,7 @@ def test_a_first_pass_that_fails_fails_its_row_alone() -> None:
     guard = MemoryGuard(1 << 32, lambda: 0)
     loop = build_loop(broken, zoo.VOCAB_SIZE, limits, memory=guard, facts=facts)
     bench = Bench(loop, check=False)  # the pass ended between its layers
-    bench.submit(request("a", prompt(20), max_tokens=40))
-    bench.until(lambda: len(bench.tokens["a"]) > 2)
+    bench.submit(request("a", prompt(20), max_tokens=40)).until(lambda: len(bench.tokens["a"]) > 2)
     broken.breaks = True
     bench.run(request("b", prompt(70), max_tokens=10))
     assert "b" in bench.failed

@@ -22,6 +22,7 @@ from tests.engine.harness import (
     LIMITS,
     WARM,
     Bench,
+    corrupted,
     decode,
     label,
     loop_of,
@@ -47,10 +48,7 @@ def asked(family: str, row: int, strategy: str, sampling: Sampling) -> tuple[Req
     plain = request(f"r{row}", prompt(9 + 7 * row, salt=row), sampling, 48 + 8 * (row % 3))
     answer = decode(model(family), unassisted(plain))
     period = 5 + 3 * (row % 3)
-    prediction = [
-        (token + 1) % zoo.VOCAB_SIZE if (i + row) % period == 4 else token
-        for i, token in enumerate(answer)
-    ]
+    prediction = corrupted(answer, lambda i: (i + row) % period == 4)
     speculation = Speculation(parse(strategy), None, tuple(prediction))
     return replace(plain, speculation=speculation), answer
 
@@ -74,13 +72,6 @@ def prove_company(family: str, rows: int, strategy: str, sampling: Sampling) -> 
     return bench
 
 
-def batched_widths(bench: Bench) -> list[set[int]]:
-    """The widths of windows in each batched pass that verifies a draft."""
-    forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
-    drafting = [f.windows for f in forwards if any(window.draft_n for window in f.windows)]
-    return [{window.width for window in windows} for windows in drafting]
-
-
 @pytest.mark.parametrize(
     ("family", "rows", "strategy", "sampling"),
     few(
@@ -96,12 +87,12 @@ def batched_widths(bench: Bench) -> list[set[int]]:
 def test_rows_that_draft_together_have_their_own_tokens(
     family: str, rows: int, strategy: str, sampling: Sampling
 ) -> None:
-    widths = batched_widths(prove_company(family, rows, strategy, sampling))
+    passes = prove_company(family, rows, strategy, sampling).drafting
     # A draft model is seldom right enough for recurrent layers.
-    assert widths or (strategy == "draft" and (family, rows) != ("qwen3_next", 2))
+    assert passes or (strategy == "draft" and (family, rows) != ("qwen3_next", 2))
     if (rows, strategy) == (3, "ngram"):
-        assert len(widths) > 2
-        assert any(len(different) > 1 for different in widths)
+        assert len(passes) > 2
+        assert any(len({window.width for window in windows}) > 1 for windows in passes)
 
 
 CACHE_KINDS = ["llama", "gemma3_text", "qwen3_next"]
@@ -141,12 +132,6 @@ def three_rows(family: str) -> tuple[list[Request], dict[str, list[int]]]:
     return rows, {one.id: plain(family, one) for one in rows}
 
 
-def batched_drafts(bench: Bench) -> int:
-    """How many passes of a batch verified drafts."""
-    forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
-    return sum(any(window.draft_n for window in forward.windows) for forward in forwards)
-
-
 @pytest.mark.parametrize("family", CACHE_KINDS)
 def test_rejection_at_position_0_in_one_row_while_another_accepts_all(family: str) -> None:
     rows, answers = three_rows(family)
@@ -154,7 +139,7 @@ def test_rejection_at_position_0_in_one_row_while_another_accepts_all(family: st
     loop.use_drafters([drafter])
     bench = Bench(loop).run(*rows)
     assert bench.tokens == answers
-    assert batched_drafts(bench) > 4
+    assert len(bench.drafting) > 4
     assert set(drafter.accepted["b"]) == {0}
     assert min(drafter.accepted["a"][:-1]) == 4
 
@@ -165,7 +150,7 @@ def test_a_rollback_that_fails_ends_its_row_alone(family: str) -> None:
     loop = loop_of(family)
     loop.use_drafters([Known(answers, wrong=("b",))])
     bench = Bench(loop, check=False).submit(*rows)
-    bench.until(lambda: batched_drafts(bench) > 1)
+    bench.until(lambda: len(bench.drafting) > 1)
     layers = loop.runner.caches.batch.layers
     attention = [leaf for leaf in layers if isinstance(leaf, RaggedKVCache)]
     attention[-1].firsts[1] = 1000  # as if the newest layer had let go of what row b needs

@@ -220,8 +220,7 @@ def test_nothing_wrong_is_on_disk_after_a_failure(
 @pytest.mark.parametrize("text", [INTERACTIVITY, OUT_OF_MEMORY])
 def test_a_row_that_fails_twice_ends_with_a_code_and_leaves_nothing(text: str) -> None:
     with failing("prefill", 1, text, times=2) as device:
-        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
-        bench.run(named("long", "plain"))
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT))).run(named("long", "plain"))
         error = bench.failed["long"].error
         if text is OUT_OF_MEMORY:
             assert (error.code, error.status) == ("device.prompt_memory", 400)
@@ -235,8 +234,7 @@ def test_a_row_that_fails_twice_ends_with_a_code_and_leaves_nothing(text: str) -
 
 def test_failures_with_good_passes_in_between_end_nothing() -> None:
     with failing("decode", 0, INTERACTIVITY) as device:
-        bench = Bench(device.serve(loop_of("llama", limits=SHORT)))
-        bench.submit(named("a", "plain"))
+        bench = Bench(device.serve(loop_of("llama", limits=SHORT))).submit(named("a", "plain"))
         for _ in range(3):
             device.nth = device.uses + 3  # a pass in flight falls with the one before it
             bench.until(lambda: device.uses > device.nth)

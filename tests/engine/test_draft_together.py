@@ -54,6 +54,10 @@ class Counted(nn.Module):
         return self.inner(tokens, cache=cache)
 
 
+def draft_by(counted: Counted) -> DraftModel:
+    return DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(counted.inner))
+
+
 class Watched(Bench):
     """Checks the draft model's caches after every step too."""
 
@@ -79,12 +83,6 @@ def rows_of(count: int, sampling: Sampling = GREEDY, tokens: int = 30) -> list[R
     return [request(f"r{i}", prompt(5 + 9 * i, i), sampling, tokens + 4 * i) for i in range(count)]
 
 
-def shared_rounds(bench: Watched) -> int:
-    """Passes of the target that verify drafts of several rows."""
-    forwards = [forward for plan in bench.plans for forward in plan.forwards if forward.batched]
-    return sum(sum(w.draft_n > 0 for w in forward.windows) > 1 for forward in forwards)
-
-
 @pytest.mark.parametrize(
     ("family", "sampling"), few(product(FAMILIES, (GREEDY, WARM)), every=3), ids=label
 )
@@ -94,7 +92,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
     """Wrong positions, masks or states of a shared cache show in acceptance, not in tokens."""
     bench, rows = drafting(family), rows_of(3, sampling)
     bench.run(*rows).proven(family)
-    assert shared_rounds(bench) > 3
+    assert bench.drafting_together > 3
     for one in rows:
         stats = bench.stats(one.id)
         assert stats.accepted == stats.proposed > 12, one.id
@@ -104,7 +102,7 @@ def test_a_perfect_draft_model_is_accepted_as_a_whole_in_every_row(
 def test_rejections_roll_back_each_row_of_the_shared_cache(family: str) -> None:
     bench, rows = drafting(family, lambda at: at % 7 in (2, 5)), rows_of(3)
     bench.run(*rows).proven(family)
-    assert shared_rounds(bench) > 3
+    assert bench.drafting_together > 3
     wrong = sum(at % 7 in (2, 5) for at in range(12, 48)) / 36
     for one in rows:
         stats = bench.stats(one.id)
@@ -123,7 +121,7 @@ def test_rows_join_leave_and_take_up_prefixes(family: str) -> None:
     following = request("r9", (*first.tokens, *bench.tokens["r0"], 3, 4), max_tokens=20)
     bench.run(following).proven(family)
     assert bench.stats("r9").cached_n > 0
-    assert shared_rounds(bench) > 6
+    assert bench.drafting_together > 6
     assert not bench.drafter._caches.members
 
 
@@ -131,7 +129,7 @@ def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench, rows = drafting("llama"), rows_of(3)
-    bench.submit(*rows).until(lambda: shared_rounds(bench) > 1)
+    bench.submit(*rows).until(lambda: bench.drafting_together > 1)
     with monkeypatch.context() as now:
         now.setattr(bench.drafter, "_draft_tokens", lambda *_: 1 / 0)
         bench.until(lambda: not bench.drafter._caches.members)
@@ -143,16 +141,14 @@ def test_a_shared_pass_that_fails_costs_its_rows_their_drafts_and_nothing_else(
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_one_pass_per_position_serves_all_rows(count: int) -> None:
-    counted = Counted(model("llama"))
-    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, replace(LIMITS, num_draft_tokens=4))
-    drafter = DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(model("llama")))
-    loop.use_drafters([drafter])
+    counted, loop = Counted(model("llama")), loop_of("llama")
+    loop.use_drafters([draft_by(counted)])
     rows = [request(f"r{i}", prompt(9, i)) for i in range(count)]
     bench = Watched(loop).submit(*rows)
-    bench.until(lambda: shared_rounds(bench) > 1)
+    bench.until(lambda: bench.drafting_together > 1)
     counted.passes.clear()
-    before = shared_rounds(bench)
-    bench.until(lambda: shared_rounds(bench) == before + 3)
+    before = bench.drafting_together
+    bench.until(lambda: bench.drafting_together == before + 3)
     assert len(counted.passes) == 3 * 4
     assert {shape[0] for shape in counted.passes} == {count}
 
@@ -167,9 +163,9 @@ def test_a_row_that_drafts_by_lookups_meanwhile_stays_in_the_shared_cache() -> N
     speculator.record_of(row).drafters = []
     bench.until(lambda: bench.drafter._rows[row.id].idle > 2)
     assert row.id in bench.drafter._caches.members
-    rounds = shared_rounds(bench)
+    rounds = bench.drafting_together
     bench.until(lambda: row.id not in bench.drafter._caches.members)
-    assert shared_rounds(bench) - rounds <= LINGER_ROUNDS
+    assert bench.drafting_together - rounds <= LINGER_ROUNDS
     bench.run().proven("llama")
 
 
@@ -189,10 +185,8 @@ def test_penalties_masks_and_images_of_other_rows_change_nothing() -> None:
 def test_no_stream_waits_for_another_row_to_catch_up(strategy: Any) -> None:
     """A draft model that has much to read does so between the steps of the others."""
     counted = Counted(model("llama"))
-    limits = replace(LIMITS, context_length=4096, num_draft_tokens=4)
-    loop = build_loop(model("llama"), zoo.VOCAB_SIZE, limits)
-    drafter = DraftModel("tiny", counted, zoo.VOCAB_SIZE, cache_maker(model("llama")))
-    loop.use_drafters([drafter])
+    loop = loop_of("llama", limits=replace(LIMITS, context_length=4096))
+    loop.use_drafters([draft_by(counted)])
     speculation = Speculation(strategy)
     short = request("short", prompt(9, 1), max_tokens=90, speculation=speculation)
     long = request("long", prompt(6 * CATCH_UP_SLICE), max_tokens=40)

@@ -22,6 +22,7 @@ from tests.engine.harness import (
     KINDS,
     WARM,
     Bench,
+    corrupted,
     label,
     loop_of,
     model,
@@ -84,11 +85,8 @@ def expecting(target: str, past: str, one: Request) -> Request:
     Without one its answer has three letters and repeats itself.
     """
     answer = plain(target, unassisted(one))
-    corrupted = [
-        (token + 1) % zoo.VOCAB_SIZE if i % SPAN == SPAN - 3 else token
-        for i, token in enumerate(answer)
-    ]
-    predictions = {"perfect": answer, "corrupted": corrupted, "own": ()}
+    wrong = corrupted(answer, lambda i: i % SPAN == SPAN - 3)
+    predictions = {"perfect": answer, "corrupted": wrong, "own": ()}
     predictions["unrelated"] = prompt(60, salt=5)
     return replace(one, speculation=replace(one.speculation, prediction=tuple(predictions[past])))
 

@@ -136,8 +136,7 @@ def test_a_draft_model_comes_before_a_head_unless_the_head_is_named() -> None:
     loop = loop_of("llama", model("llama"))
     drafters = list(loop.scheduler.speculator.drafters)
     loop.use_drafters([*drafters, watched("llama").drafter])
-    bench = Bench(loop)
-    bench.run(request("auto", max_tokens=12, speculation=Speculation(parse("auto"))))
+    bench = Bench(loop).run(request("auto", max_tokens=12, speculation=Speculation(parse("auto"))))
     assert "mtp" not in bench.stats("auto").gates
     assert "tiny" in bench.stats("auto").gates
     bench.run(by_head(request("named", max_tokens=12)))
@@ -156,8 +155,7 @@ def test_a_head_that_raises_is_silent_alone() -> None:
 
 
 def test_a_missing_head_is_named() -> None:
-    bench = Bench(loop_of("llama"))
-    bench.run(by_head(request("a", max_tokens=8)))
+    bench = Bench(loop_of("llama")).run(by_head(request("a", max_tokens=8)))
     assert bench.stats().speculation == Reason("spec.off.no_head")
     assert bench.stats().gates["mtp"].reason == Reason("spec.off.no_head")
 

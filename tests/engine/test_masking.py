@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
@@ -18,7 +17,7 @@ from omlx.engine.step.masking import (
     masks_along,
     only_token,
 )
-from omlx.engine.step.plan import LAST, Window
+from omlx.engine.step.plan import LAST
 from omlx.engine.types import FinishReason, Request, Sampling, Speculation, TokensCommitted
 from tests import zoo
 from tests.engine.fakes import Scripted
@@ -39,10 +38,6 @@ from tests.lanes import few
 
 PENALISED = replace(WARM, repetition_penalty=1.3, presence_penalty=0.5, logit_bias=((3, 4.0),))
 REPEATING = prompt(6) * 4
-
-
-def windows(bench: Bench) -> Iterator[Window]:
-    return chain.from_iterable(plan.windows for plan in bench.plans)
 
 
 def masked(rule: Rule, name: str = "a", strategy: str = "draft", **more) -> Request:
@@ -112,7 +107,7 @@ def test_a_mask_that_is_free_for_now_costs_no_barrier_and_changes_no_token(
 
 def in_flight(bench: Bench) -> int:
     """How many steps were launched before the one before was read."""
-    return sum(window.tokens == LAST for window in windows(bench))
+    return sum(window.tokens == LAST for window in bench.windows)
 
 
 @pytest.mark.parametrize("family", ["qwen3_next", "gemma3_text", "mamba2", "recurrent_gemma"])
@@ -169,7 +164,7 @@ def test_a_draft_is_cut_where_the_mask_forbids_it() -> None:
     """A drafter of odd ids has no proposal where only even ones are allowed."""
     of = masked(only_even, strategy="ngram", tokens=tuple(range(1, 21, 2)) * 3, max_tokens=12)
     bench = Bench(loop_of("llama")).run(of)
-    drafts = [window.draft for window in windows(bench) if window.draft]
+    drafts = [window.draft for window in bench.windows if window.draft]
     assert all(token % 2 == 0 for token in chain.from_iterable(drafts))
     assert bench.tokens["a"] == expected(of, only_even)
 
@@ -187,9 +182,9 @@ def test_a_draft_against_the_mask_is_rejected_where_it_goes_wrong() -> None:
 
 def test_a_row_with_a_mask_is_never_in_flight_while_the_next_step_is_planned() -> None:
     bench = Bench(loop_of("llama")).run(masked(thirds, strategy="off"))
-    assert not any(window.tokens == LAST for window in windows(bench))
+    assert not any(window.tokens == LAST for window in bench.windows)
     other = Bench(loop_of("llama")).run(request(speculation=Speculation(OFF)))
-    assert any(window.tokens == LAST for window in windows(other))
+    assert any(window.tokens == LAST for window in other.windows)
 
 
 def test_the_end_of_what_may_come_ends_the_request() -> None:

@@ -117,8 +117,7 @@ def test_a_prompt_whose_shortest_pass_does_not_fit_is_refused_with_the_longest_t
             loop.submit(asked(tokens=20_000))
         most = caught.value.params["most"]
         assert 512 < most < 20_000
-        bench = Bench(loop)
-        bench.run(asked("b", most // 2))
+        bench = Bench(loop).run(asked("b", most // 2))
     assert bench.finished["b"]
 
 
@@ -139,8 +138,7 @@ def test_buffers_are_released_once_a_prompt_and_not_while_one_is_being_read(
     loop = loop_of(64, limits=replace(ROOMY, prefill_chunk=400))
     bench = Bench(loop)
     monkeypatch.setattr("omlx.engine.loop.release_buffers", lambda: released.append(bench.steps))
-    bench.submit(replace(asked(), max_tokens=40))
-    bench.run()
+    bench.run(replace(asked(), max_tokens=40))
     assert len(released) == 1
     prefills = [plan for plan in bench.plans if not all(w.sample for w in plan.windows)]
     assert released[0] >= len(prefills) == 3

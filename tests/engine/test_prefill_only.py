@@ -53,8 +53,7 @@ def test_a_filled_row_leaves_decoding_rows_alone(family: str) -> None:
     bench = Bench(loop_of(family, limits=replace(LIMITS, prefill_slice=8)))
     rows = [unassisted(request(name, prompt(12, salt), WARM)) for salt, name in enumerate("ab")]
     bench.submit(*rows).until(lambda: len(bench.tokens["b"]) >= 4)
-    bench.submit(fill("c", prompt(30, 3)), fill("d", (5,)), fill("e", prompt(12)))
-    bench.run()
+    bench.run(fill("c", prompt(30, 3)), fill("d", (5,)), fill("e", prompt(12)))
     bench.proven(family, *rows)
     assert [bench.stats(name).predicted_n for name in "cde"] == [0, 0, 0]
     bench.run(asked := request("f", prompt(30, 3), WARM)).proven(family, asked)

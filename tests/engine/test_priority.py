@@ -56,16 +56,14 @@ def test_a_displaced_row_reads_only_what_its_prefix_lacks() -> None:
 
 
 def test_equal_priorities_do_not_displace_each_other() -> None:
-    desk = Desk(LIMITS)
-    desk.submit(*(background(f"b{i}", max_tokens=30) for i in range(2)))
+    desk = Desk(LIMITS).submit(*(background(f"b{i}", max_tokens=30) for i in range(2)))
     desk.until(lambda: desk.count(Status.DECODE) >= 2)
     desk.run(background("late", max_tokens=3))
     assert all(desk.stats(name).displaced == 0 for name in ("b0", "b1", "late"))
 
 
 def test_the_most_urgent_request_that_waits_is_admitted_first() -> None:
-    desk = Desk(replace(LIMITS, max_rows=1))
-    desk.submit(ask("first", max_tokens=5))
+    desk = Desk(replace(LIMITS, max_rows=1)).submit(ask("first", max_tokens=5))
     desk.step()
     order = [("low", 5), ("normal", 0), ("high", -3)]
     desk.run(*(ask(name, max_tokens=3, priority=priority) for name, priority in order))
@@ -138,8 +136,7 @@ def test_one_starving_request_at_a_time_precedes_urgent_ones() -> None:
     desk.step()
     desk.submit(*(background(f"b{i}", max_tokens=50) for i in range(4)))
     clock.now += 2 * STARVATION_S
-    desk.submit(*(ask(f"u{i}", max_tokens=5) for i in range(3)))
-    desk.until(lambda: desk.said("u2"))
+    desk.submit(*(ask(f"u{i}", max_tokens=5) for i in range(3))).until(lambda: desk.said("u2"))
     begun = [name for name in ("b0", "b1", "b2", "b3") if desk.said(name)]
     assert begun == ["b0"]
     desk.run()
@@ -179,11 +176,9 @@ def _is_progress(event: object, name: str) -> bool:
 
 
 def test_a_displaced_request_can_be_cancelled_while_it_waits() -> None:
-    desk = Desk(replace(LIMITS, max_rows=1))
-    desk.submit(background("slow", max_tokens=50))
+    desk = Desk(replace(LIMITS, max_rows=1)).submit(background("slow", max_tokens=50))
     desk.until(lambda: len(desk.said("slow")) >= 5)
-    desk.submit(ask("typed", max_tokens=20))
-    desk.until(lambda: desk.said("typed"))
+    desk.submit(ask("typed", max_tokens=20)).until(lambda: desk.said("typed"))
     desk.scheduler.cancel("slow")
     desk.run()
     assert desk.stats("slow").predicted_n == len(desk.said("slow"))
@@ -220,8 +215,7 @@ def test_only_the_most_urgent_prompts_are_read() -> None:
     desk = Desk(replace(LIMITS, prefill_chunk=50))
     desk.submit(background("slow", prompt=400, max_tokens=1))
     desk.step()
-    desk.submit(ask("typed", prompt=120, max_tokens=1))
-    desk.until(lambda: desk.said("typed"))
+    desk.submit(ask("typed", prompt=120, max_tokens=1)).until(lambda: desk.said("typed"))
     opened = [op.row for op in desk.ops(Open)]
     typed = [i for i, w in enumerate(desk.windows) if w.row == opened[1]]
     between = desk.windows[typed[0] : typed[-1]]
@@ -250,8 +244,7 @@ def test_a_prefill_without_an_answer_gives_its_row_away_and_goes_on() -> None:
     desk.submit(background("ahead", prompt=1000, max_tokens=0))
     for _ in range(4):
         desk.step()
-    desk.submit(ask("typed", max_tokens=2))
-    desk.until(lambda: desk.said("typed"))
+    desk.submit(ask("typed", max_tokens=2)).until(lambda: desk.said("typed"))
     assert "ahead" not in desk.finished
     desk.run()
     assert (desk.stats("ahead").displaced, desk.stats("ahead").predicted_n) == (1, 0)

@@ -46,15 +46,13 @@ def expect(family: str, bench: Bench, one: Request) -> None:
 
 @pytest.mark.parametrize("family", few(KINDS, "llama", "gemma3_text", "qwen3_next"))
 def test_they_are_those_of_one_pass(family: str) -> None:
-    bench = Bench(loop_of(family, limits=SLICES))
-    bench.run(scored())
+    bench = Bench(loop_of(family, limits=SLICES)).run(scored())
     expect(family, bench, scored())
     assert max(window.width for window in bench.windows) <= 8
 
 
 def test_a_prompt_that_is_there_already_is_computed_again_and_kept_once() -> None:
-    bench = Bench(loop_of("llama", limits=SLICES))
-    bench.run(request("first", prompt(29), max_tokens=6))
+    bench = Bench(loop_of("llama", limits=SLICES)).run(request("first", prompt(29), max_tokens=6))
     before = bench.loop.prefix_stats
     bench.run(scored())
     assert bench.stats().cached_n == 0
@@ -75,6 +73,5 @@ def test_beside_others_and_by_a_plan_that_went_through_bytes() -> None:
 
 
 def test_a_prompt_of_one_token_has_none() -> None:
-    bench = Bench(loop_of("llama"))
-    bench.run(scored(length=1))
+    bench = Bench(loop_of("llama")).run(scored(length=1))
     assert scores(bench) == []

@@ -26,6 +26,7 @@ from tests.engine.harness import (
     LIMITS,
     WARM,
     Bench,
+    corrupted,
     decode,
     loop_of,
     model,
@@ -147,12 +148,9 @@ class Company:
             token = rng.choice(answer)
             answer = answer[: answer.index(token) + 1]
             stop = rng.choice(({"stop_ids": frozenset({token})}, {"stop": StopAt(token)}))
-        wrong = [
-            (token + 1) % zoo.VOCAB_SIZE if i % 11 == 8 else token for i, token in enumerate(answer)
-        ]
-        past = {"none": (), "perfect": answer, "corrupted": wrong, "unrelated": prompt(60, salt=5)}[
-            rng.choice(PAST)
-        ]
+        wrong, other = corrupted(answer, lambda i: i % 11 == 8), prompt(60, salt=5)
+        pasts = {"none": (), "perfect": answer, "corrupted": wrong, "unrelated": other}
+        past = pasts[rng.choice(PAST)]
         asked = Speculation(parse(rng.choice(STRATEGIES)), rng.choice(WINDOWS), tuple(past))
         return Asked(
             replace(of, speculation=asked, mask=Ruled(rule) if rule else None, **stop), answer

@@ -117,8 +117,7 @@ def test_rows_are_given_to_requests_in_turn() -> None:
 
 
 def test_a_full_queue_refuses_and_keeps_nothing() -> None:
-    desk = Desk(LIMITS)
-    desk.submit(*(ask(f"r{i}") for i in range(4)))
+    desk = Desk(LIMITS).submit(*(ask(f"r{i}") for i in range(4)))
     with refused(Overloaded, "engine.queue_full"):
         desk.submit(ask("one too many"))
     desk.run()

@@ -31,8 +31,7 @@ def test_times_are_those_of_rounds_that_were_timed() -> None:
     loop = loop_of("llama", model("llama"))
     for _ in range(CONFIG.min_samples):
         loop.cost_model.target.learn(PLAIN, 10, 10.0)
-    bench = Bench(loop)
-    bench.run(request(max_tokens=60))
+    bench = Bench(loop).run(request(max_tokens=60))
     stats = bench.stats()
     drafter = stats.drafters["tiny"]
     # Read from two clocks.
@@ -56,15 +55,13 @@ def test_a_prompt_that_is_read_alone_says_what_wide_passes_cost() -> None:
 def test_a_single_slow_plain_step_gives_no_speed_up() -> None:
     loop = loop_of("llama", model("llama"))
     loop.cost_model.target.learn(PLAIN, 10, 10.0)  # kernels were compiled, memory was new
-    bench = Bench(loop)
-    bench.run(request(max_tokens=60))
+    bench = Bench(loop).run(request(max_tokens=60))
     assert bench.stats().drafters["tiny"].rounds > CONFIG.min_samples
     assert bench.stats().speedup is None
 
 
 def test_without_a_measured_plain_step_there_is_no_speed_up() -> None:
-    bench = Bench(loop_of("llama", model("llama")))
-    bench.run(request(max_tokens=1))
+    bench = Bench(loop_of("llama", model("llama"))).run(request(max_tokens=1))
     assert bench.stats().speedup is None
     bench.run(request("b", max_tokens=40, speculation=Speculation(OFF)))
     assert (bench.stats("b").speedup, bench.stats("b").drafters) == (None, {})
@@ -92,8 +89,7 @@ def test_notes_come_back() -> None:
 
 
 def test_gates_are_those_of_the_drafters_asked_for_and_an_absent_draft_is_one() -> None:
-    bench = Bench(loop_of("llama"))
-    bench.run(request(max_tokens=4, speculation=Speculation(AUTO)))
+    bench = Bench(loop_of("llama")).run(request(max_tokens=4, speculation=Speculation(AUTO)))
     gates = bench.stats().gates
     assert gates["draft"] == Gate("off", Reason("spec.off.no_draft_model"))
     assert gates["ngram"].state == "observing"

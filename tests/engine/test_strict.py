@@ -144,10 +144,9 @@ def test_prefixes_end_at_whole_chunks_and_have_no_answer() -> None:
     loop = strict(model("llama"), Exactness((60,)), prefix_bytes=64 << 20)
     for length in (600, 601, 300):
         bench = Bench(loop).run(request(length))
-        ops = [op for plan in bench.plans for op in plan.ops]
-        restored = [op.length for op in ops if isinstance(op, Restore)]
+        restored = [op.length for op in bench.ops(Restore)]
         assert restored == {600: [], 601: [512], 300: [256]}[length]
-        assert any(isinstance(op, Save) for op in ops) == (length == 600)
+        assert bool(bench.ops(Save)) == (length == 600)
 
 
 def test_a_resumed_answer_is_read_in_windows_that_equal_its_steps() -> None:

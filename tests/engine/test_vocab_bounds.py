@@ -106,8 +106,7 @@ def test_a_grammar_that_allows_only_missing_ids_is_a_bad_request(name: str, befo
     speculated = request("a", speculation=Speculation(), mask=Missing(before))
     plain = unassisted(request("b", mask=Missing(before)))
     free = unassisted(request("c", max_tokens=6))
-    bench.submit(speculated, plain, free)
-    bench.run()
+    bench.run(speculated, plain, free)
     errors = {name: failed.error for name, failed in bench.failed.items()}
     assert {name: error.code for name, error in errors.items()} == {
         "a": "format.missing_tokens",
@@ -142,8 +141,7 @@ def test_a_grammar_loses_only_the_ids_that_the_model_lacks() -> None:
 def test_a_narrow_model_answers_as_one_of_its_own_width(name: str, sampling: Sampling) -> None:
     answers = []
     for loop in (narrow_loop(name), loop_of(name)):
-        bench = Bench(loop).submit(request(sampling=sampling))
-        bench.run()
+        bench = Bench(loop).run(request(sampling=sampling))
         answers.append(bench.tokens["a"])
     assert answers[0] == answers[1]
 
@@ -156,8 +154,7 @@ def test_a_draft_narrower_than_its_target_draws_the_same_noise(sampling: Samplin
     loop = build_loop(
         padded("llama"), zoo.VOCAB_SIZE + 32, LIMITS, draft=model("llama"), draft_name="tiny"
     )
-    bench = Bench(loop).submit(asked)
-    bench.run()
+    bench = Bench(loop).run(asked)
     stats = bench.finished["a"].stats
     assert stats.proposed > 10
     assert stats.accepted == stats.proposed
@@ -167,8 +164,7 @@ def test_a_draft_is_silent_about_a_text_with_ids_that_it_lacks() -> None:
     loop = build_loop(
         padded("llama"), zoo.VOCAB_SIZE + 32, LIMITS, draft=model("llama"), draft_name="tiny"
     )
-    bench = Bench(loop).submit(request(tokens=(*prompt(5), MISSING, *prompt(4))))
-    bench.run()
+    bench = Bench(loop).run(request(tokens=(*prompt(5), MISSING, *prompt(4))))
     assert bench.finished["a"].stats.proposed == 0
     assert len(bench.tokens["a"]) == 30
 

@@ -27,15 +27,42 @@ def missing(name: str) -> Breakage:
     return lambda folder: (folder / name).unlink()
 
 
-def content(name: str, text: str | bytes) -> Breakage:
-    data = text.encode() if isinstance(text, str) else text
+def replaced(name: str, make: Callable[[Path], object]) -> Breakage:
+    """Make something else in the place of a file."""
 
-    def write(folder: Path) -> None:
+    def replace(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).unlink(missing_ok=True)
-        (folder / name).write_bytes(data)
+        make(folder / name)
 
-    return write
+    return replace
+
+
+def content(name: str, text: str | bytes) -> Breakage:
+    data = text.encode() if isinstance(text, str) else text
+    return replaced(name, lambda file: file.write_bytes(data))
+
+
+def directory(name: str) -> Breakage:
+    return replaced(name, Path.mkdir)
+
+
+def link(name: str, target: str) -> Breakage:
+    return replaced(name, lambda file: file.symlink_to(target))
+
+
+def pipe(name: str) -> Breakage:
+    return replaced(name, os.mkfifo)
+
+
+def sparse(name: str, size: int) -> Breakage:
+    """A file of zeros that takes no disk space."""
+
+    def make(file: Path) -> None:
+        file.touch()
+        os.truncate(file, size)
+
+    return replaced(name, make)
 
 
 def together(*changes: Breakage) -> Breakage:
@@ -115,41 +142,6 @@ def header(change: Callable[[dict[str, Any]], object]) -> Breakage:
 def tensor(**values: object) -> Breakage:
     """Change the entry of one tensor in the header."""
     return header(lambda tensors: tensors["model.norm.weight"].update(values))
-
-
-def directory(name: str) -> Breakage:
-    def replace(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).mkdir()
-
-    return replace
-
-
-def link(name: str, target: str) -> Breakage:
-    def replace(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        (folder / name).symlink_to(target)
-
-    return replace
-
-
-def pipe(name: str) -> Breakage:
-    def replace(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name)
-
-    return replace
-
-
-def sparse(name: str, size: int) -> Breakage:
-    """A file of zeros that takes no disk space."""
-
-    def replace(folder: Path) -> None:
-        (folder / name).unlink(missing_ok=True)
-        with (folder / name).open("wb") as file:
-            file.truncate(size)
-
-    return replace
 
 
 def shards(*present: int, total: int = 3) -> Breakage:

@@ -67,11 +67,20 @@ def test_own_code_is_chosen_where_it_is_trusted() -> None:
     assert choose(config, trusted=True) == Classes(Library.OWN)
 
 
-def test_an_encoder_needs_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("model_type", "code", "extra"),
+    [
+        ("bert", "model.encoder_extra", "encoders"),
+        ("qwen4_exp", "model.library_extra", "vision"),
+    ],
+)
+def test_without_its_library_the_reason_names_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, model_type: str, code: str, extra: str
+) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    reason = choose({"model_type": "bert"})
-    assert reason.code == "model.encoder_extra"
-    assert reason.params["command"] == extra_command("encoders")
+    reason = choose({"model_type": model_type})
+    assert (reason.code, reason.params["command"]) == (code, extra_command(extra))
+    assert extra_command(extra) in reason.message
 
 
 @pytest.fixture
@@ -120,10 +129,3 @@ def test_a_library_without_the_classes_is_a_reason(
 ) -> None:
     reason = choose({"model_type": model_type}, library=setting)
     assert reason.code == code
-
-
-def test_without_mlx_vlm_the_reason_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    reason = choose({"model_type": "qwen4_exp"})
-    assert reason.code == "model.library_extra"
-    assert extra_command("vision") in reason.message

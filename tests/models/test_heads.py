@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,47 +41,43 @@ from tests.server.running import TARGET
 QWEN = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 
 
-def in_shard(folder: Path, head: nn.Module) -> None:
-    mx.save_safetensors(str(folder / "model-mtp.safetensors"), upstream(head))
+LAYOUTS = {
+    "in a shard": ("model-mtp.safetensors", upstream),
+    "packed in a shard": ("model-mtp.safetensors", partial(upstream, packed=True)),
+    "beside": ("mtp.safetensors", upstream),
+    "below": ("mtp/weights.safetensors", plain),
+}
+"""Where the tensors of a head lie, and under which names."""
 
 
-def packed_in_shard(folder: Path, head: nn.Module) -> None:
-    mx.save_safetensors(str(folder / "model-mtp.safetensors"), upstream(head, packed=True))
+def lay(layout: str, folder: Path, head: nn.Module) -> None:
+    name, named = LAYOUTS[layout]
+    (folder / name).parent.mkdir(exist_ok=True)
+    mx.save_safetensors(str(folder / name), named(head))
 
 
-def beside(folder: Path, head: nn.Module) -> None:
-    mx.save_safetensors(str(folder / "mtp.safetensors"), upstream(head))
-
-
-def below(folder: Path, head: nn.Module) -> None:
-    (folder / "mtp").mkdir()
-    mx.save_safetensors(str(folder / "mtp" / "weights.safetensors"), plain(head))
-
-
-@pytest.mark.parametrize("layout", [in_shard, packed_in_shard, beside, below])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("family", QWEN)
 def test_heads_beside_the_weights_are_read_as_they_were(
-    tmp_path: Path, family: str, layout: Callable[[Path, nn.Module], None]
+    tmp_path: Path, family: str, layout: str
 ) -> None:
     head = random_head(family)
     save_target(tmp_path / "target", family)
     before = inspected(tmp_path / "target").size_bytes
-    layout(tmp_path / "target", head)
+    lay(layout, tmp_path / "target", head)
     files = own_head(inspected(tmp_path / "target"))
     assert same(plain(build_head(files, model(family))), plain(head), 1e-6)
     weights = sum(array.nbytes for _, array in tree_flatten(head.parameters()))
     assert files.nbytes == weights
-    if layout in (beside, below):
+    if "shard" not in layout:
         assert inspected(tmp_path / "target").size_bytes == before
 
 
-@pytest.mark.parametrize("layout", [in_shard, beside, below])
-def test_a_head_is_not_read_as_weights_of_its_model(
-    tmp_path: Path, layout: Callable[[Path, nn.Module], None]
-) -> None:
+@pytest.mark.parametrize("layout", ["in a shard", "beside", "below"])
+def test_a_head_is_not_read_as_weights_of_its_model(tmp_path: Path, layout: str) -> None:
     save_target(tmp_path / "target", "qwen3_5")
     plainly, *_ = open_model(tmp_path / "target", "auto", trusted=False)
-    layout(tmp_path / "target", random_head("qwen3_5"))
+    lay(layout, tmp_path / "target", random_head("qwen3_5"))
     beside_head, *_ = open_model(tmp_path / "target", "auto", trusted=False)
     assert same(plain(beside_head), plain(plainly))
 
@@ -171,7 +167,7 @@ def test_weights_that_do_not_fit_are_named(
 
 def test_architectures_without_known_heads_and_damaged_files_are_named(tmp_path: Path) -> None:
     save_target(tmp_path / "target", "gemma3_text")
-    beside(tmp_path / "target", random_head("qwen3_5"))
+    lay("beside", tmp_path / "target", random_head("qwen3_5"))
     files = own_head(inspected(tmp_path / "target"))
     with refused(ModelError, "spec.off.head_unsupported"):
         build_head(files, model("gemma3_text"))

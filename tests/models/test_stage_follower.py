@@ -47,9 +47,19 @@ def test_it_reads_its_own_layers_only() -> None:
     assert 0 < loaded(stage()) < weights.stat().st_size
 
 
-def test_another_model_is_refused() -> None:
-    with refused(StageError, "stage.other_model"):
-        tell(stage(), Kind.CHECK, model="org/other", fingerprint={})
+@pytest.mark.parametrize(
+    ("kind", "values", "code"),
+    [
+        (Kind.CHECK, {"model": "org/other", "fingerprint": {}}, "stage.other_model"),
+        (Kind.LANE, {}, "stage.protocol"),  # without a model
+        (Kind.REPLY, {}, "stage.protocol"),  # which only a leader receives
+    ],
+)
+def test_an_order_that_cannot_be_carried_out_is_refused(
+    kind: Kind, values: dict[str, Any], code: str
+) -> None:
+    with refused(StageError, code):
+        tell(stage(), kind, **values)
 
 
 def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -59,16 +69,6 @@ def test_weights_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "copy/model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ModelError):
         tell(follower, Kind.LOAD, **LOAD)
-
-
-def test_without_a_model_there_are_no_lanes() -> None:
-    with refused(StageError, "stage.protocol"):
-        tell(stage(), Kind.LANE)
-
-
-def test_what_only_a_leader_receives_is_refused() -> None:
-    with refused(StageError, "stage.protocol"):
-        tell(stage(), Kind.REPLY)
 
 
 def test_a_model_is_left_with_its_last_lane_and_not_with_one_of_the_model_before() -> None:

@@ -68,8 +68,7 @@ def test_after_a_restart_the_draft_model_continues_too(family: str, tmp_path: Pa
         bench.run(first)
     follow_up = request("b", (*first.tokens, *bench.tokens["a"], 5, 6), max_tokens=20)
     with started(family, tmp_path, draft=model(family)) as bench:
-        bench.submit(follow_up)
-        bench.until(lambda: bool(started_rows(bench)))
+        bench.submit(follow_up).until(lambda: bool(started_rows(bench)))
         (row,) = started_rows(bench)
         fetches = bench.loop.scheduler.speculator.drafters[1]._prefixes._disk._fetches
         fetch = fetches.get(row.id)  # its last record, which else may come when all is said
@@ -90,8 +89,7 @@ def test_a_row_that_waits_for_the_disk_holds_up_no_other(family: str, tmp_path: 
         bench.run(*stored)
     other = request("c", prompt(20, 3), max_tokens=30)
     with started(family, tmp_path) as bench:
-        bench.submit(other)
-        bench.until(lambda: len(bench.tokens["c"]) >= 4)
+        bench.submit(other).until(lambda: len(bench.tokens["c"]) >= 4)
         bench.submit(*stored)
         bench.step()
         bench.loop.cancel("b")

@@ -233,8 +233,7 @@ def test_a_failure_leaves_no_wrong_token_and_no_wrong_features(
     for nth in count(0, every):
         with pytest.MonkeyPatch.context() as patch:
             device = FailingDevice(patch, site, nth, text)
-            bench = Bench(loop_of(sighted("qwen3_vl")))
-            bench.run(*rows)
+            bench = Bench(loop_of(sighted("qwen3_vl"))).run(*rows)
             bench.run(*again)
             assert not bench.failed
         for requests in (rows, again):

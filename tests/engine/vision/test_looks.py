@@ -25,13 +25,8 @@ from tests.refusals import refused
 SMALL = replace(LIMITS, prefill_chunk=64, prefill_slice=12)
 
 
-def looks_of(bench: Bench) -> list[Look]:
-    return [op for plan in bench.plans for op in plan.ops if isinstance(op, Look)]
-
-
 def forgotten(bench: Bench) -> list[str]:
-    ops = [op for plan in bench.plans for op in plan.ops if isinstance(op, Forget)]
-    return [name for op in ops for name in op.images]
+    return [name for op in bench.ops(Forget) for name in op.images]
 
 
 def busy_bench(vision: Any, *, check: bool = True) -> Bench:
@@ -48,7 +43,7 @@ def test_a_tower_takes_slices_beside_a_stream() -> None:
     bench = busy_bench(vision)
     request = shown("llama", (CAT,), GREEDY, OFF)
     bench.run(request)
-    assert [(op.start, op.stop) for op in looks_of(bench)] == [(0, 2), (2, 4)]
+    assert [(op.start, op.stop) for op in bench.ops(Look)] == [(0, 2), (2, 4)]
     for plan in bench.plans:
         if any(isinstance(op, Look) for op in plan.ops):
             assert any(window.sample for window in plan.windows), "the stream paused"
@@ -58,7 +53,7 @@ def test_a_tower_takes_slices_beside_a_stream() -> None:
 def test_a_tower_alone_takes_what_a_chunk_may_take() -> None:
     bench = Bench(loop_of(sighted("llama"), limits=SMALL))
     bench.run(shown("llama", (CAT, DOG), GREEDY, OFF))
-    assert [(op.image, op.start, op.stop) for op in looks_of(bench)] == [
+    assert [(op.image, op.start, op.stop) for op in bench.ops(Look)] == [
         ("cat", 0, STEPS),
         ("dog", 0, STEPS),
     ]
@@ -69,7 +64,7 @@ def test_a_step_of_a_tower_fits_any_slice() -> None:
     bench = busy_bench(vision)
     request = shown("llama", (CAT,), GREEDY, OFF)
     bench.run(request)
-    assert [op.stop - op.start for op in looks_of(bench)] == [1] * STEPS
+    assert [op.stop - op.start for op in bench.ops(Look)] == [1] * STEPS
     assert bench.tokens["a"] == decode(vision, request)
 
 
@@ -118,7 +113,7 @@ def test_attention_within_an_image_counts_as_work() -> None:
     vision.tower.facts = replace(vision.tower.facts, attention=1 / 24)
     bench = busy_bench(vision)
     bench.run(shown("llama", (CAT,), GREEDY, OFF))
-    assert [op.stop - op.start for op in looks_of(bench)] == [1] * STEPS
+    assert [op.stop - op.start for op in bench.ops(Look)] == [1] * STEPS
 
 
 def test_two_rows_with_one_image_look_once() -> None:
@@ -136,8 +131,7 @@ def test_a_failed_tower_ends_its_request_alone() -> None:
     vision = sighted("llama")
     vision.tower.fails = True
     bench = busy_bench(vision, check=False)
-    bench.submit(shown("llama", (CAT,), GREEDY))
-    bench.until(lambda: "a" in bench.failed)
+    bench.submit(shown("llama", (CAT,), GREEDY)).until(lambda: "a" in bench.failed)
     assert isinstance(bench.failed["a"].error, EngineError)
     vision.tower.fails = False
     again = shown("llama", (CAT,), GREEDY, id="again")
@@ -156,8 +150,7 @@ def test_features_that_the_device_cannot_compute_end_their_request_alone() -> No
 
     vision.tower.look = damaged
     bench = busy_bench(vision)
-    bench.submit(shown("llama", (CAT,), GREEDY))
-    bench.until(lambda: "a" in bench.failed)
+    bench.submit(shown("llama", (CAT,), GREEDY)).until(lambda: "a" in bench.failed)
     vision.tower.look = good
     again = shown("llama", (CAT,), GREEDY, id="again")
     bench.run(again)
@@ -168,8 +161,7 @@ def test_a_cancelled_row_leaves_its_image_to_others() -> None:
     vision = sighted("llama")
     bench = busy_bench(vision)
     first, second = shown("llama", (CAT,), GREEDY), shown("llama", (CAT,), GREEDY, id="b")
-    bench.submit(first, second)
-    bench.until(lambda: bool(looks_of(bench)))
+    bench.submit(first, second).until(lambda: bool(bench.ops(Look)))
     bench.loop.cancel("a")
     bench.run()
     assert bench.tokens["b"] == decode(vision, second)
@@ -179,8 +171,7 @@ def test_a_cancelled_row_leaves_its_image_to_others() -> None:
 def test_a_half_seen_image_is_forgotten_with_its_row() -> None:
     vision = sighted("llama")
     bench = busy_bench(vision)
-    bench.submit(shown("llama", (CAT,), GREEDY))
-    bench.until(lambda: bool(looks_of(bench)))
+    bench.submit(shown("llama", (CAT,), GREEDY)).until(lambda: bool(bench.ops(Look)))
     bench.loop.cancel("a")
     bench.run()
     assert forgotten(bench) == ["cat"]
@@ -234,8 +225,7 @@ def test_admission_counts_features_and_activations() -> None:
     loop.register()
     cache = loop.scheduler.prefix.layout.cache_bytes(256)
     guard.used = lambda: guard.soft - cache - 1000  # room for the cache, not for the tower
-    bench = Bench(loop)
-    bench.submit(shown("llama", (CAT,), GREEDY))
+    bench = Bench(loop).submit(shown("llama", (CAT,), GREEDY))
     assert loop.scheduler.looks.need(bench.loop.scheduler.queue.waiting[0].request) > 1000
     reserved = loop.scheduler.memory.excess(
         cache + loop.scheduler.looks.need(shown("llama", (CAT,), GREEDY)), []
