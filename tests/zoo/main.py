@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.zoo.family import SMALL, Family
+from tests.zoo.shared import SHARED
 
 WINDOW = 16
 CHUNK = 16
+
+
+def shared(names: str) -> dict[str, Any]:
+    return {name: SHARED[name] for name in names.split()}
+
 
 GEMMA3 = {"sliding_window": WINDOW, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16}
 LLAMA4 = {
@@ -38,19 +46,11 @@ MAIN = (
     Family(
         "qwen3_next",
         {
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "linear_conv_kernel_dim": 4,
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
+            **shared("linear_num_value_heads linear_num_key_heads linear_key_head_dim"),
+            **shared("linear_value_head_dim linear_conv_kernel_dim full_attention_interval"),
+            **shared("num_experts num_experts_per_tok mlp_only_layers moe_intermediate_size"),
+            **shared("shared_expert_intermediate_size partial_rotary_factor"),
             "decoder_sparse_step": 2,
-            "shared_expert_intermediate_size": 32,
-            "mlp_only_layers": [],
-            "moe_intermediate_size": 32,
-            "partial_rotary_factor": 0.5,
-            "full_attention_interval": 2,
         },
         {"attention", "recurrent"},
     ),
@@ -114,19 +114,10 @@ MAIN = (
     Family(
         "deepseek_v3",
         {
+            **shared("moe_intermediate_size n_shared_experts n_routed_experts num_experts_per_tok"),
+            **shared("n_group topk_group first_k_dense_replace kv_lora_rank q_lora_rank"),
+            **shared("qk_rope_head_dim qk_nope_head_dim v_head_dim"),
             "num_key_value_heads": 4,
-            "moe_intermediate_size": 32,
-            "n_shared_experts": 1,
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 2,
-            "topk_group": 1,
-            "first_k_dense_replace": 1,
-            "kv_lora_rank": 16,
-            "q_lora_rank": 24,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
         },
         {"attention", "mla"},
     ),
