@@ -49,7 +49,6 @@ def test_the_last_result_of_each_draft_is_kept(tmp_path: Path) -> None:
     history = store.trials("org/big")
     assert history.report == newer
     assert history.drafts == {"org/small": STORED, "org/tiny": newer}
-    assert (tmp_path / "omlx.sqlite").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"report": 1}', "null"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 
 import pytest
@@ -31,21 +31,29 @@ class Shelf:
         self._owner = 0
 
     def insert(self, tokens: Sequence[int], *, hold: bool = False) -> tuple[Piece, ...]:
-        self._owner += 1
-        pieces, gone = self.index.insert(self._owner, tokens)
-        for id in gone:
-            del self.held[id]
-        for piece in pieces:
-            assert piece.stop <= len(tokens)
-            span = (
-                tokens[: piece.stop] if piece.kind == "state" else tokens[piece.start : piece.stop]
-            )
-            self.held[piece.id] = (piece, tuple(span))
-        if not hold:
-            self.index.release(self._owner)
+        pieces = self.put(tokens, hold=hold)
         self.inserted.append(tuple(tokens))
         self.check()
         return pieces
+
+    def put(
+        self, tokens: Sequence[int], room: int | None = None, *, hold: bool = False
+    ) -> tuple[Piece, ...]:
+        """Insert without a check of the whole index."""
+        self._owner += 1
+        pieces, gone = self.index.insert(self._owner, tokens, room)
+        self.drop(gone)
+        for piece in pieces:
+            assert piece.stop <= len(tokens)
+            start = 0 if piece.kind == "state" else piece.start
+            self.held[piece.id] = (piece, tuple(tokens[start : piece.stop]))
+        if not hold:
+            self.index.release(self._owner)
+        return pieces
+
+    def drop(self, ids: Iterable[int]) -> None:
+        for id in ids:
+            del self.held[id]
 
     def match(self, tokens: Sequence[int]) -> int:
         """The length of the match, whose pieces are proven to hold just the right tokens."""
@@ -126,12 +134,10 @@ def test_under_a_limit_what_is_found_is_right(layout: Layout, seed: int) -> None
         assert length <= longest(shelf, wanted)[0]
         found += length
         if chance.random() < 0.1 and shelf.held:
-            for id in shelf.index.forget([chance.choice(sorted(shelf.held))]):
-                del shelf.held[id]
+            shelf.drop(shelf.index.forget([chance.choice(sorted(shelf.held))]))
             shelf.check()
     assert found > 30
-    for id in shelf.index.clear():
-        del shelf.held[id]
+    shelf.drop(shelf.index.clear())
     shelf.check()
     assert not shelf.held
     assert shelf.index.nbytes == 0
@@ -146,14 +152,8 @@ def test_three_thousand_requests_over_three_hundred_shared_prefixes(layout: Layo
         start = prefixes[min(299, int(chance.expovariate(1 / 60)))]
         wanted = [*start, *(chance.randint(0, 99) for _ in range(12))]
         hits += shelf.match(wanted) >= len(start)
-        pieces, gone = shelf.index.insert(0, wanted[: len(start)])
-        shelf.held.update((piece.id, (piece, ())) for piece in pieces)
-        more, more_gone = shelf.index.insert(0, wanted)
-        shelf.held.update((piece.id, (piece, ())) for piece in more)
-        for id in (*gone, *more_gone):
-            del shelf.held[id]
-        shelf.index.release(0)
-        shelf._prove = lambda found, tokens: None
+        shelf.put(start)
+        shelf.put(wanted)
         assert shelf.index.nbytes <= 10_000
     shelf.check()
     assert hits > 300
@@ -241,12 +241,8 @@ def test_the_size_stays_within_the_memory_budget(layout: Layout, seed: int) -> N
     chance, shelf = random.Random(seed), Shelf(layout)
     for _ in range(100):
         before, room = shelf.index.nbytes, chance.choice([None, 0, 30, 200, 1000, -30, -400])
-        pieces, gone = shelf.index.insert(0, tokens := branching(chance, shelf), room)
-        shelf.index.release(0)
-        shelf.inserted.append(tuple(tokens))
-        for id in gone:
-            del shelf.held[id]
-        shelf.held.update((piece.id, (piece, ())) for piece in pieces)
+        shelf.inserted.append(tuple(tokens := branching(chance, shelf)))
+        shelf.put(tokens, room)
         shelf.check()
         held = (len(tokens) + 4) * (layout.row_bytes + layout.window_bytes)
         assert room is None or shelf.index.nbytes <= max(before + room, held if room < 0 else 0)
