@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from fastapi.routing import iter_route_contexts
 
 from omlx.admin.credentials import Credentials
 from omlx.admin.mount import mount
@@ -18,7 +19,9 @@ from omlx.models.pool.load_queue import ignore_progress
 from omlx.models.pool.load_weights import Report, WeightReader, load_steps
 from omlx.models.pool.pool import build_pool
 from omlx.models.pool.speculation import check_value
+from omlx.server.app import Application
 from omlx.server.beginnings.store import BeginningStore
+from omlx.server.services import Services
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.layers import Layer, Source
 from omlx.settings.schema import Value
@@ -33,6 +36,8 @@ API = "/admin/api"
 class Administered:
     running: Running
     home: Path
+    routes: list[tuple[str, str]]
+    """Method and path of all that the dashboard answers."""
 
     @contextmanager
     def browser(self, *, logged_in: bool = True) -> Iterator[httpx.Client]:
@@ -76,17 +81,25 @@ def administered(
     """`report` follows the progress of loads, `read` reads weights, `hub` is the environment of
     downloads."""
     configuration = LiveConfiguration((Layer(Source.CLI, flags),), Store(home, check_value))
+    routes: list[tuple[str, str]] = []
+
+    def prepare(app: Application, services: Services) -> None:
+        before = len(app.routes)
+        mount(app, services, configuration, home)
+        added = iter_route_contexts(app.routes[before:])
+        routes.extend((method, route.path) for route in added for method in route.methods or ())
+
     with omlx(
         configuration=configuration,
         registry=registry,
         default=default,
         build=partial(build_pool, report=report, read=read),
-        prepare=lambda app, services: mount(app, services, configuration, home),
+        prepare=prepare,
         hub={"HOME": str(home), **hub},
         home=home,
         beginnings=BeginningStore(home),
     ) as running:
-        yield Administered(running, home)
+        yield Administered(running, home, routes)
 
 
 def change(client: httpx.Client, path: str, *confirm: str, **changes: Any) -> httpx.Response:

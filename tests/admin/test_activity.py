@@ -441,8 +441,8 @@ def test_the_last_hours_are_bars_of_throughput_and_memory(hours: int, width_s: i
     assert later.heat == ()
 
 
-def test_the_page_has_the_last_hours(tmp_path: Path) -> None:
-    with administered(tmp_path) as server, server.browser() as browser:
+def test_the_page_has_the_last_hours(server: Administered) -> None:
+    with server.browser() as browser:
         browser.post(CHAT, json=body_of(CHAT, 2))
         page = browser.get(PAGE, params={"hours": 24})
         part = browser.get("/admin/parts/activity/history?hours=1")
@@ -480,8 +480,8 @@ def test_they_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", ["0", "401", "x"])
-def test_an_invalid_number_of_days_is_refused(tmp_path: Path, days: str) -> None:
-    with administered(tmp_path, default=None) as server, server.browser() as browser:
+def test_an_invalid_number_of_days_is_refused(server: Administered, days: str) -> None:
+    with server.browser() as browser:
         answer = browser.get(f"{API}/statistics", params={"days": days})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "days")
         assert browser.get(PAGE, params={"days": days}).status_code == 400

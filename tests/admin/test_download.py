@@ -112,11 +112,3 @@ def test_what_cannot_be_done_is_refused(client: httpx.Client) -> None:
     }
     for (method, path, body), expected in cases.items():
         assert refused(client.request(method, f"{API}{path}", content=body)) == expected, path
-
-
-def test_the_page_and_its_parts_need_a_session(server: Administered) -> None:
-    with server.browser(logged_in=False) as stranger:
-        assert stranger.get("/admin/models/get").status_code == 303
-        for part in ("downloads", "downloads/results", "downloads/own"):
-            assert stranger.get(f"/admin/parts/{part}").status_code == 401
-        assert stranger.post(f"{API}/downloads", json={"model": "org/small"}).status_code == 401

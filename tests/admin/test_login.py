@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -26,20 +28,26 @@ from omlx.admin.credentials import (
     Throttle,
 )
 from omlx.admin.login import Gate, login_command
+from omlx.admin.web.addresses import HOME, LOGIN, PARTS, PROFILES
+from omlx.admin.web.rendering import MANIFEST, OFFLINE, STYLES, WORDS, WORKER
 from omlx.errors import BadRequest, ConfigError, TooManyRequests
 from omlx.machine import program_words
 from omlx.settings.schema import table
 from tests.admin.running import API, PASSWORD, Administered, administered, change
+from tests.server.running import TARGET
 
-WRITES = (
-    ("PATCH", "settings"),
-    ("PATCH", "models/omlx-demo/target/settings"),
-    ("POST", "models/omlx-demo/target/load"),
-    ("POST", "models/omlx-demo/target/unload"),
-    ("POST", "requests/x/stop"),
-    ("PUT", "password"),
-)
-READS = (("GET", "settings"), ("GET", "models/omlx-demo/target/settings"), ("GET", "models"))
+OPEN = {
+    ("GET", LOGIN),
+    ("GET", f"{API}/session"),
+    ("POST", f"{API}/login"),
+    *(("POST", f"{HOME}/{name}") for name in ("login", "password", "password/later")),
+    *(("POST", f"{place}/logout") for place in (HOME, API)),
+    ("POST", f"{HOME}/preferences"),
+    ("POST", f"{PROFILES}/{{name:path}}"),  # leads to a page
+    *(("GET", path) for path in (STYLES, WORDS, MANIFEST, WORKER, OFFLINE)),
+}
+"""What is answered without a session: forms of the login look for one themselves."""
+KEY = "a-key-of-the-api"
 
 
 class Clock:
@@ -65,36 +73,60 @@ def is_in(client: httpx.Client) -> bool:
     return bool(logged_in)
 
 
-@pytest.mark.parametrize(("method", "path"), WRITES + READS)
-def test_nothing_is_open_without_a_session(server: Administered, method: str, path: str) -> None:
+def given(part: re.Match[str]) -> str:
+    """What stands for a part of an address."""
+    return {":path": TARGET, ":int": "1"}.get(part[1], "other")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Administered]:
+    with administered(tmp_path_factory.mktemp("home"), api_key=KEY) as running:
+        yield running
+
+
+def routes(server: Administered) -> list[tuple[str, str]]:
+    """Method and address of all that needs a session, of an existing model or another thing."""
+    found = [route for route in server.routes if route not in OPEN]
+    assert len(found) > 80
+    assert len(found) + len(OPEN) == len(server.routes)
+    return [(method, re.sub(r"{\w+(:\w+)?}", given, path)) for method, path in found]
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"Cookie": f"{COOKIE}=guess"}, {"Authorization": f"Bearer {KEY}"}]
+)
+def test_nothing_is_open_without_a_session(server: Administered, headers: Any) -> None:
     with server.browser(logged_in=False) as client:
-        for headers in ({}, {"Cookie": "omlx_session=guess"}, {"Authorization": "Bearer x"}):
-            answer = client.request(method, f"{API}/{path}", json={"changes": {}}, headers=headers)
-            assert answer.status_code == 401
-            assert answer.json()["error"]["code"] == "auth.session"
+        for method, path in routes(server):
+            answer = client.request(method, path, json={"changes": {}}, headers=headers)
+            if path.startswith(API):
+                assert answer.json()["error"]["code"] == "auth.session", path
+            shows_login = answer.headers.get("location", "").startswith(f"{LOGIN}?next=")
+            is_page = method == "GET" and not path.startswith((API, PARTS))
+            assert (answer.status_code, shows_login) == ((303, True) if is_page else (401, False))
 
 
-@pytest.mark.parametrize(("method", "path"), WRITES)
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}],
+)
 def test_other_pages_and_rebound_names_are_refused_even_with_a_session(
-    browser: httpx.Client, method: str, path: str
+    server: Administered, browser: httpx.Client, headers: Any
 ) -> None:
-    for headers in (
-        {"Origin": "http://evil.example"},
-        {"Origin": "null"},
-        {"Host": "evil.example"},
-    ):
-        answer = browser.request(method, f"{API}/{path}", json={"changes": {}}, headers=headers)
-        assert answer.status_code == 403
+    for method, path in server.routes:
+        if method != "GET":
+            answer = browser.request(method, path, json={"changes": {}}, headers=headers)
+            assert answer.status_code == 403, path
     assert is_in(browser)
 
 
-@pytest.mark.parametrize("allowed", ["http://localhost:3000", "*"])
-def test_pages_that_may_talk_to_models_may_not_administer(tmp_path: Path, allowed: str) -> None:
+def test_pages_that_may_talk_to_models_may_not_administer(tmp_path: Path) -> None:
     page = {"Origin": "http://localhost:3000"}
-    with administered(tmp_path, allow_origin=(allowed,)) as running, running.browser() as client:
+    allowed = tuple(page.values())
+    with administered(tmp_path, allow_origin=allowed) as running, running.browser() as client:
         assert client.post("/v1/tokenize", json={}, headers=page).status_code != 403
-        for method, path in WRITES:
-            answer = client.request(method, f"{API}/{path}", json={"changes": {}}, headers=page)
+        for method, path in running.routes:
+            answer = client.request(method, path, json={"changes": {}}, headers=page)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "guard.origin")
         assert is_in(client)
 
@@ -327,6 +359,7 @@ def by_link(server: Administered, client: httpx.Client, wanted: str = "") -> str
 
 def test_a_password_is_offered_until_it_is_declined(fresh: Administered) -> None:
     with fresh.browser(logged_in=False) as client:
+        assert client.post("/admin/password/later").status_code == 303  # a stranger's
         assert by_link(fresh, client) == "/admin/password?next=%2Fadmin"
         later = client.post("/admin/password/later", data={"next": "/admin/models"})
         assert (later.status_code, later.headers["location"]) == (303, "/admin/models")
@@ -334,15 +367,7 @@ def test_a_password_is_offered_until_it_is_declined(fresh: Administered) -> None
         assert set_password(client).status_code == 200
         client.post(f"{API}/logout")
         assert by_link(fresh, client) == "/admin"
-    with fresh.browser(logged_in=False) as stranger:
-        stranger.post("/admin/password/later")
     assert not Credentials(fresh.home).offers_password
-
-
-def test_a_stranger_declines_nothing(fresh: Administered) -> None:
-    with fresh.browser(logged_in=False) as client:
-        assert client.post("/admin/password/later").status_code == 303
-    assert Credentials(fresh.home).offers_password
 
 
 def test_a_link_leads_to_the_page_that_was_wanted(fresh: Administered) -> None:

@@ -222,12 +222,6 @@ def test_an_invalid_time_is_refused(drafting: Administered, since: str) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since")
 
 
-def test_it_needs_a_session(drafting: Administered) -> None:
-    with drafting.browser(logged_in=False) as client:
-        assert client.get(f"{API}/live").status_code == 401
-        assert client.get("/admin/parts/overview").status_code == 401
-
-
 QUESTION, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 KEY = "secret-key"

@@ -228,14 +228,6 @@ def test_the_last_conversation_can_be_tried_and_is_not_stored(own: Administered)
     assert not [path for path in files if b"heron" in path.read_bytes()]
 
 
-def test_nothing_is_open_without_a_session(server: Administered) -> None:
-    with server.browser(logged_in=False) as client:
-        assert client.get(TRIAL).status_code == 401
-        assert client.get(f"{TRIAL}/events").status_code == 401
-        for action in ("", "/estimate", "/cancel", "/apply", "/undo", "/write"):
-            assert client.post(f"{TRIAL}{action}", json={}).status_code == 401
-
-
 SMALL_DRAFT = "org/small"
 AUTO = TrialConfiguration("auto", SMALL_DRAFT)
 SETUP_NAMES = ["off", "ngram", f"draft:{SMALL_DRAFT}", f"auto:{SMALL_DRAFT}"]

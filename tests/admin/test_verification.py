@@ -126,8 +126,3 @@ def test_an_answer_whose_cache_does_not_fit_is_refused(server: Administered) -> 
             limit(None)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "memory.full")
         assert verify(browser, id).json()["same"] is True
-
-
-def test_verification_needs_a_session(server: Administered) -> None:
-    with server.browser(logged_in=False) as client:
-        assert verify(client, "x").status_code == 401
