@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from omlx.models.pool.speculation import check_value
+from omlx.settings.store import Store
 from tests.admin.browser import chromium
 from tests.admin.browser.checks import missing
 from tests.admin.browser.site import Site, open_busy_site, open_site
+from tests.server.running import DRAFT, TARGET
 
 
 @contextmanager
@@ -32,6 +35,16 @@ def browser() -> Iterator[Browser]:
 def busy(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server that has answered requests. A test that changes settings uses `fresh`."""
     with open_busy_site(browser, tmp_path_factory.mktemp("home")) as site:
+        yield site
+
+
+@pytest.fixture(scope="package")
+def chatting(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A server whose model drafts at any speed of this machine."""
+    home = tmp_path_factory.mktemp("home")
+    drafts = {"draft_model": DRAFT, "speculation": "draft", "num_draft_tokens": 4}
+    Store(home, check_value).patch(drafts, TARGET)
+    with open_site(browser, home) as site:
         yield site
 
 

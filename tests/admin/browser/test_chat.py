@@ -16,8 +16,6 @@ from playwright.sync_api import Browser, Locator, Page, Request, Route, expect
 from omlx.catalog import data_dir
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import Registry
-from omlx.models.pool.speculation import check_value
-from omlx.settings.store import Store
 from tests.admin.browser.checks import check_accessible, check_fits
 from tests.admin.browser.chromium import DESKTOP, PHONE
 from tests.admin.browser.site import CLIPBOARD, Site, copied, open_site
@@ -35,16 +33,6 @@ VENDOR: Final = data_dir("static") / "vendor" / "marked"
 needs_markdown = pytest.mark.skipif(
     not VENDOR.exists(), reason="no Markdown library: `make assets` brings it, where npm is"
 )
-
-
-@pytest.fixture(scope="module")
-def chatting(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A server whose model drafts at any speed of this machine."""
-    home = tmp_path_factory.mktemp("home")
-    drafts = {"draft_model": DRAFT, "speculation": "draft", "num_draft_tokens": 4}
-    Store(home, check_value).patch(drafts, TARGET)
-    with open_site(browser, home) as site:
-        yield site
 
 
 def open_chat(page: Page, path: str = "/admin/chat") -> None:

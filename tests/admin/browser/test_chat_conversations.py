@@ -20,7 +20,6 @@ from tests.admin.browser.test_chat import (
     answers,
     ask,
     button,
-    chatting,
     expect_answers,
     fill,
     held,
@@ -29,8 +28,6 @@ from tests.admin.browser.test_chat import (
     talking,
 )
 from tests.server.running import TARGET
-
-__all__ = ["chatting"]
 
 FILLED = """async ([conversations, turns]) => {
   const store = await import("/admin/static/js/chat/store.js");

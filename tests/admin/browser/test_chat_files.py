@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +23,6 @@ from tests.server.running import DRAFT, TARGET
 PAGES: Final = tuple(f"Page {number}" for number in range(1, 201))
 
 
-@pytest.fixture(scope="module")
-def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with open_site(browser, tmp_path_factory.mktemp("home")) as opened:
-        yield opened
-
-
 def attach(page: Page, *files: Path) -> None:
     page.locator(".composer input[type=file]").set_input_files(files)
 
@@ -46,11 +39,13 @@ def text_of(part: dict[str, Any]) -> str:
     return base64.b64decode(part["file_data"].partition(",")[2]).decode()
 
 
-def test_text_code_and_pdf_are_read_into_the_prompt_and_cached(site: Site, tmp_path: Path) -> None:
+def test_text_code_and_pdf_are_read_into_the_prompt_and_cached(
+    chatting: Site, tmp_path: Path
+) -> None:
     (tmp_path / "notes.txt").write_text("Rivers: Rhône.\n", encoding="utf-8")
     (tmp_path / "sum.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     (tmp_path / "book.pdf").write_bytes(pdf(*PAGES))
-    with talking(site) as page:
+    with talking(chatting) as page:
         fill(page, maxTokens="4")
         attach(page, tmp_path / "notes.txt", tmp_path / "sum.py", tmp_path / "book.pdf")
         expect(chips(page)).to_have_count(3)
@@ -80,7 +75,7 @@ def test_text_code_and_pdf_are_read_into_the_prompt_and_cached(site: Site, tmp_p
 
 
 def test_a_file_that_cannot_be_used_gets_a_sentence_and_nothing_is_lost(
-    site: Site, tmp_path: Path
+    chatting: Site, tmp_path: Path
 ) -> None:
     (tmp_path / "secret.pdf").write_bytes(encrypted(pdf("x")))
     (tmp_path / "scan.pdf").write_bytes(pdf("", ""))
@@ -98,7 +93,7 @@ def test_a_file_that_cannot_be_used_gets_a_sentence_and_nothing_is_lost(
         "huge.txt": "huge.txt is larger than 20 MB",
         IMAGE.name: f"{TARGET} does not read images. The model is a text model.",
     }
-    with talking(site, "400") as page:
+    with talking(chatting, "400") as page:
         (tmp_path / "good.md").write_text("# Kept", encoding="utf-8")
         attach(page, tmp_path / "good.md")
         page.locator("[name=question]").fill("Kept, too")
@@ -111,17 +106,19 @@ def test_a_file_that_cannot_be_used_gets_a_sentence_and_nothing_is_lost(
         expect(chips(page)).to_have_count(0)
 
 
-def test_more_text_than_the_context_is_said_before_it_is_sent(site: Site, tmp_path: Path) -> None:
+def test_more_text_than_the_context_is_said_before_it_is_sent(
+    chatting: Site, tmp_path: Path
+) -> None:
     (tmp_path / "long.txt").write_text("word " * 9000, encoding="utf-8")
-    with talking(site) as page:
+    with talking(chatting) as page:
         attach(page, tmp_path / "long.txt")
         expect(problem(page)).to_contain_text(re.compile(r"context of omlx-demo/target has 4\s096"))
         page.get_by_role("button", name="Remove long.txt").click()
         expect(problem(page)).to_be_hidden()
 
 
-def test_the_model_is_picked_by_keys_and_drafts_are_hidden(site: Site) -> None:
-    with talking(site) as page:
+def test_the_model_is_picked_by_keys_and_drafts_are_hidden(chatting: Site) -> None:
+    with talking(chatting) as page:
         button = page.locator("#chat-model")
         expect(button).to_contain_text(TARGET)
         button.press("Enter")
@@ -150,10 +147,10 @@ def test_the_model_is_picked_by_keys_and_drafts_are_hidden(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_files_and_the_list_of_models_fit_a_phone(site: Site, tmp_path: Path) -> None:
+def test_files_and_the_list_of_models_fit_a_phone(chatting: Site, tmp_path: Path) -> None:
     name = "a-report-with-an-unusually-long-name-" * 3 + ".txt"
     (tmp_path / name).write_text("text", encoding="utf-8")
-    with talking(site, viewport=NARROW) as page:
+    with talking(chatting, viewport=NARROW) as page:
         attach(page, tmp_path / name)
         expect(chips(page)).to_have_count(1)
         page.locator("#chat-model").click()
@@ -197,7 +194,7 @@ DRAFT_WITH_FILE = """() => new Promise((found) => {
 """Whether the browser's database has what a page that is left may not finish writing."""
 
 
-def test_a_dropped_file_stays_on_the_page(site: Site) -> None:
+def test_a_dropped_file_stays_on_the_page(chatting: Site) -> None:
     drop = """() => {
       const data = new DataTransfer();
       data.items.add(new File(["text"], "dropped.txt"));
@@ -206,7 +203,7 @@ def test_a_dropped_file_stays_on_the_page(site: Site) -> None:
       document.querySelector(".chat-main").dispatchEvent(event);
       return event.defaultPrevented;
     }"""
-    with talking(site) as page:
+    with talking(chatting) as page:
         assert page.evaluate(drop), "the browser would leave the chat for the file"
         expect(chips(page)).to_contain_text("dropped.txt")
         page.wait_for_function(DRAFT_WITH_FILE)

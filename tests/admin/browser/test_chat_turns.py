@@ -18,7 +18,6 @@ from tests.admin.browser.test_chat import (
     answers,
     ask,
     button,
-    chatting,
     expect_answers,
     fill,
     held,
@@ -28,7 +27,6 @@ from tests.admin.browser.test_chat import (
 )
 from tests.server.running import DRAFT, TARGET
 
-__all__ = ["chatting"]
 TEXT: Final = '[data-part="text"]'
 
 

@@ -25,7 +25,6 @@ from tests.admin.browser.test_chat import (
     answers,
     ask,
     button,
-    chatting,
     expect_answers,
     fill,
     held,
@@ -36,7 +35,6 @@ from tests.admin.browser.test_download import LARGE, PAGE, WEIGHTS, row, search
 from tests.models.hub import Hub, running
 from tests.server.running import TARGET
 
-__all__ = ["chatting"]
 GONE = "ERR_|40[14]"
 OFFLINE, LOGGED_OUT = "[data-offline]", "[data-logged-out]"
 SLOW_S = 0.02
