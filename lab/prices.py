@@ -83,7 +83,7 @@ FEATURES: Final[dict[str, str]] = {
         omlx/server/journal/ tests/server/journal/ omlx/storage tests/storage/
         tests/server/test_sessions omlx/engine/session
         omlx/engine/disk/session omlx/server/endpoints/sessions
-        tests/engine/disk/test_session tests/cli/test_restarts tests/cli/killed""",
+        tests/engine/disk/test_session tests/cli/test_restarts""",
     "prewarming": """
         omlx/server/beginnings/ tests/server/beginnings/""",
     "receipts": "omlx/receipts/ tests/receipts/ omlx/cli/verify tests/cli/test_verify",

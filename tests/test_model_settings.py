@@ -18,7 +18,7 @@ from omlx.settings.layers import Source
 from omlx.settings.schema import AppliesAt, Scope, Setting, table
 from omlx.settings.store import MODELS_FILE, Store
 from tests.admin.running import API, Administered, administered, change
-from tests.cli.test_main import alone
+from tests.cli.inside import alone
 from tests.lanes import few
 from tests.server.running import DRAFT, HYBRID, TARGET
 

@@ -66,7 +66,7 @@ class Target:
         self._url = server.url
         self._prompt_words = prompt_words
         self._words = Random(0)
-        self._pid = server.pid
+        self._pid = server.process.pid
         self.client = httpx.Client(base_url=server.url, timeout=PATIENCE_S)
         self.first_token_s()  # loads the model, and starts the process that renders templates
         self.alone_s = statistics.median(self.first_token_s() for _ in range(9))

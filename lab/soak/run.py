@@ -70,7 +70,7 @@ def soak(plan: Plan, folder: Path, *, show: bool = False) -> Result:
                 time.sleep(plan.warm_up_s)
             _limit_memory(http, home)
             with load.running():
-                _watch(plan, http, server.pid, home / ".omlx", result, show)
+                _watch(plan, http, server.process.pid, home / ".omlx", result, show)
             _wait_until_idle(http)
     except AssertionError as error:
         if not result.samples:

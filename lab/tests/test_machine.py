@@ -14,7 +14,7 @@ from lab.bench.kernels import Part, Row
 from lab.bench.machine import BUDGET_S, page, parts
 from lab.bench.subject import Subject, read_subject
 from omlx.models.catalog.discovery import BUNDLED
-from tests.cli.test_main import Capture, alone
+from tests.cli.inside import Capture, alone
 
 __all__ = ["alone"]
 

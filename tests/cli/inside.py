@@ -1,4 +1,6 @@
-"""`omlx COMMAND` in this process, as one of its own would run it: no imports, no start."""
+"""`omlx COMMAND` in this process, as one of its own would run it: no imports, no start; or by
+`main`, in a home of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from typing import TypeAlias
 
+import pytest
 from huggingface_hub import constants
 
-from omlx.cli import _added
+from omlx.cli import ENVIRONMENT, _added
 from omlx.cli.main import main
 from tests.processes import environment
+
+Capture: TypeAlias = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with nothing in it, for commands that run inside this process."""
+    for name in [name for name in os.environ if name.startswith(("OMLX_", "HF_"))]:
+        monkeypatch.delenv(name)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("OMLX_HOME", str(tmp_path / ".omlx"))
+    return tmp_path
 
 
 def omlx(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

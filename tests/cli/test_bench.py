@@ -23,7 +23,7 @@ from omlx.cli.serve.address import find_server, published
 from omlx.measure import benchmark, sample
 from omlx.measure.results import ResultStore
 from tests.admin.running import API, Administered, administered
-from tests.cli.test_main import Capture
+from tests.cli.inside import Capture
 from tests.processes import environment
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 

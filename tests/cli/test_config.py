@@ -15,10 +15,8 @@ from omlx.cli.main import main
 from omlx.cli.serve.address import published
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.package import window_from
-from tests.cli.test_main import Capture, alone
+from tests.cli.inside import Capture
 from tests.models.trees import LLAMA, model
-
-__all__ = ["alone"]
 
 TARGET = "omlx-demo/target"
 

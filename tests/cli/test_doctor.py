@@ -6,8 +6,6 @@ import http.client
 import json
 import shutil
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -19,14 +17,11 @@ from omlx.cli.main import main
 from omlx.machine import Machine, machine_rows, power_rows, warnings
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.power import Heat, Power
-from tests.cli.inside import omlx
-from tests.cli.test_main import Capture, alone
+from tests.cli.inside import Capture, omlx
+from tests.cli.serving import started
 from tests.lanes import few
 from tests.models.trees import hub_model, model
-from tests.processes import environment
 from tests.server.running import TARGET
-
-__all__ = ["alone"]
 
 
 def test_doctor_says_what_is_here_and_no_secrets(
@@ -69,28 +64,14 @@ def test_no_server_no_dashboard(alone: Path, capsys: Capture) -> None:
 
 
 def test_the_first_run_prints_a_link_and_dashboard_another_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "omlx", "serve", "--port", "0", "--no-hf-cache"]
-    links = []
-    with subprocess.Popen(
-        command,
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if "/admin/login?token=" in line:
-                    links.append(line.split()[-1])
-                if "curl" in line:
-                    break
-            links.append(omlx(tmp_path, "dashboard", "--print").stdout.strip())
-            assert [log_in(link) for link in [*links, *links]] == [200, 200, 401, 401]
-        finally:
-            process.terminate()
-            _, errors = process.communicate()
-    log = (tmp_path / ".omlx/logs/omlx.log").read_text(encoding="utf-8") + errors
+    with started(tmp_path, "--port", "0", "--no-hf-cache") as server:
+        words = " ".join(server.announced).split()
+        links = [word for word in words if "/admin/login?token=" in word]
+        links.append(omlx(tmp_path, "dashboard", "--print").stdout.strip())
+        assert [log_in(link) for link in [*links, *links]] == [200, 200, 401, 401]
+        server.process.terminate()
+        server.process.communicate()
+    log = (tmp_path / ".omlx/logs/omlx.log").read_text(encoding="utf-8") + server.errors
     assert not any(parse_qs(urlsplit(link).query)["token"][0] in log for link in links)
     assert not (tmp_path / ".omlx/server.json").exists()
 

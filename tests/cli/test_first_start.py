@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,13 +17,14 @@ from omlx.models.catalog.registry import Registry
 from omlx.models.hub.offer import starters
 from omlx.settings.schema import Settings
 from tests.cli.inside import omlx
+from tests.cli.serving import started
 from tests.cli.terminal import CTRL_C, Terminal, terminal
 from tests.lanes import few
 from tests.models.hub import Hub, running
 from tests.processes import environment
 
 DEMO = BUNDLED / "omlx-demo"
-LIMIT = "5600MB"
+SERVE = ("serve", "--port", "0", "--no-bundled", "--memory-limit", "5600MB")
 MODEL, DRAFT = "mlx-community/Qwen3-4B-4bit", "mlx-community/Qwen3-0.6B-4bit"
 QUESTION, READY = "0 for none:", "is ready at "
 NOWHERE = "http://127.0.0.1:9"
@@ -43,10 +42,6 @@ def hub() -> Iterator[Hub]:
         yield hub
 
 
-def serve(home: Path, *arguments: str) -> list[str]:
-    return ["serve", "--port", "0", "--no-bundled", "--memory-limit", LIMIT, *arguments]
-
-
 def address(screen: Terminal) -> str:
     """Wait for the server; return its address."""
     screen.wait_for(READY)
@@ -56,7 +51,7 @@ def address(screen: Terminal) -> str:
 
 def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path: Path) -> None:
     environ = environment(tmp_path, **hub.environment(tmp_path / "hub"))
-    with terminal(environ, *serve(tmp_path)) as screen:
+    with terminal(environ, *SERVE) as screen:
         offered = screen.wait_for(QUESTION)
         assert [model.model in offered for model in starters(5_600 << 20)] == [True] * 4
         assert "135M parameters, 93 MB: answers at once" in offered.replace("\u202f", " ")
@@ -71,7 +66,7 @@ def test_the_chosen_model_comes_with_its_draft_and_is_served(hub: Hub, tmp_path:
         assert (card["loaded"], card["speculation"]["draft"]) == (True, DRAFT)
         screen.type(CTRL_C)
         assert screen.end() == 0
-    with terminal(environ, *serve(tmp_path)) as screen:  # there is a model now
+    with terminal(environ, *SERVE) as screen:  # there is a model now
         address(screen)
         assert QUESTION not in screen.text
 
@@ -86,7 +81,7 @@ def test_a_failed_download_is_said_and_the_question_asked_again(
     if full:
         variables, said = {"PYTHONPATH": paths}, "Not enough disk space"
     environ = environment(tmp_path, **{**hub.environment(tmp_path / "hub"), **variables})
-    with terminal(environ, *serve(tmp_path)) as screen:
+    with terminal(environ, *SERVE) as screen:
         screen.wait_for(QUESTION)
         screen.type("4\n")
         screen.wait_for(said)
@@ -101,7 +96,7 @@ def test_a_failed_download_is_said_and_the_question_asked_again(
 @pytest.mark.slow
 def test_a_package_that_cannot_be_had_is_said_and_the_question_asked_again(tmp_path: Path) -> None:
     pip = {"PIP_INDEX_URL": NOWHERE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
-    with terminal(environment(tmp_path, **pip), *serve(tmp_path)) as screen:
+    with terminal(environment(tmp_path, **pip), *SERVE) as screen:
         screen.wait_for(QUESTION)
         screen.type("\n")  # the first one
         screen.wait_for("the package index does not answer")
@@ -113,7 +108,7 @@ def test_a_package_that_cannot_be_had_is_said_and_the_question_asked_again(tmp_p
 def test_ctrl_c_ends_it(hub: Hub, tmp_path: Path, downloading: bool) -> None:
     hub.stall["tokenizer.json"] = 1000
     environ = environment(tmp_path, **hub.environment(tmp_path / "hub"))
-    with terminal(environ, *serve(tmp_path)) as screen:
+    with terminal(environ, *SERVE) as screen:
         screen.wait_for(QUESTION)
         if downloading:
             screen.type("4\n")
@@ -125,27 +120,13 @@ def test_ctrl_c_ends_it(hub: Hub, tmp_path: Path, downloading: bool) -> None:
 
 def test_without_a_terminal_the_commands_are_printed(hub: Hub, tmp_path: Path) -> None:
     variables = hub.environment(tmp_path / "hub")
-    with subprocess.Popen(
-        [sys.executable, "-m", "omlx", *serve(tmp_path)],
-        env=environment(tmp_path, **variables),
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        try:
-            assert server.stdout is not None
-            lines = []
-            while "/admin/models/get" not in (lines or [""])[-1]:
-                lines.append(server.stdout.readline())
-                assert lines[-1], lines
-            commands = [line.strip() for line in lines if line.startswith("  omlx pull")]
-            assert len(commands) == 4
-            words = shlex.split(commands[-1].rpartition("  ")[0])
-            result = omlx(tmp_path, *words[1:], **variables)
-            assert result.returncode == 0, result.stderr
-            assert f"{MODEL} now uses the draft model {DRAFT}." in result.stdout
-        finally:
-            server.kill()
+    with started(tmp_path, *SERVE[1:], until="/admin/models/get", **variables) as server:
+        commands = [line for line in server.announced if line.startswith("omlx pull")]
+        assert len(commands) == 4
+        words = shlex.split(commands[-1].rpartition("  ")[0])
+        result = omlx(tmp_path, *words[1:], **variables)
+    assert result.returncode == 0, result.stderr
+    assert f"{MODEL} now uses the draft model {DRAFT}." in result.stdout
 
 
 def test_a_draft_that_does_not_fit_is_not_stored(hub: Hub, tmp_path: Path) -> None:

@@ -21,12 +21,10 @@ from omlx.engine.stage.link import Order
 from omlx.errors import StageError
 from omlx.models.catalog.discovery import BUNDLED
 from tests.cli.changed_rank import Fault, faults
+from tests.cli.inside import Capture
 from tests.cli.staged_group import LOCAL, arguments, changed_ranks, chat, descendants, group
-from tests.cli.test_main import Capture, alone
 from tests.lanes import few
 from tests.server.running import DRAFT, TARGET
-
-__all__ = ["alone"]
 
 OTHERS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "weights": ({"environment": {"OMLX_MODEL_DIR": "weights"}}, ("model.safetensors",)),

@@ -20,9 +20,9 @@ import pytest
 from lab.soak.faults import Restarter, Tally, ask, supervised
 from omlx.cli.serve.ending import ENGINE_DIED
 from tests.cli.inside import omlx
+from tests.cli.serving import Serving, started
 from tests.engine.faults import IGNORED, INTERACTIVITY
 from tests.lanes import few
-from tests.processes import environment
 from tests.server.running import DRAFT, PATIENCE_S, TARGET
 
 LONG: dict[str, Any] = {
@@ -39,16 +39,20 @@ POLL_S = 0.02
 class Hanging:
     """A server that hangs once `hang` is called; `errors` is its standard error so far."""
 
-    process: subprocess.Popen[str]
+    serving: Serving
     http: httpx.Client
     folder: Path
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        return self.serving.process
 
     def touch(self, name: str) -> None:
         (self.folder / name).touch()
 
     @property
     def errors(self) -> str:
-        return (self.folder / "errors").read_text()
+        return self.serving.errors
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         until = time.monotonic() + PATIENCE_S
@@ -70,25 +74,12 @@ class Hanging:
 
 @contextmanager
 def hanging(folder: Path) -> Iterator[Hanging]:
-    command = [sys.executable, "-m", "tests.cli.hanging", str(folder), "serve", DRAFT]
-    with (folder / "errors").open("w") as errors:
-        process = subprocess.Popen(
-            [*command, "--port", "0"],
-            env=environment(folder),
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    try:
-        assert process.stdout is not None
-        lines = (line for line in process.stdout)
-        first = next(lines, "")
-        assert "http" in first, (folder / "errors").read_text()
-        with httpx.Client(base_url=first.split()[-1], timeout=PATIENCE_S) as http:
-            yield Hanging(process, http, folder)
-    finally:
-        process.kill()
-        process.communicate()
+    program = [sys.executable, "-m", "tests.cli.hanging", str(folder)]
+    with (
+        started(folder, DRAFT, "--port", "0", until="http", program=program) as server,
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as http,
+    ):
+        yield Hanging(server, http, folder)
 
 
 @pytest.fixture

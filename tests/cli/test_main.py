@@ -11,41 +11,24 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
 import pytest
 
 from omlx import __version__
-from omlx.cli import ENVIRONMENT
 from omlx.cli.main import COMMANDS, main
 from omlx.cli.serve.address import listen, url
 from omlx.errors import ConfigError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.server.http.guard import is_loopback
-from tests.cli.inside import omlx
-from tests.cli.serving import serving
+from tests.cli.inside import Capture, omlx
+from tests.cli.serving import serving, started
 from tests.lanes import few
 from tests.models import trees
 from tests.models.trees import hub_model, model
 from tests.processes import environment, into_closed_pipe
 from tests.server.running import PATIENCE_S
-
-Capture: TypeAlias = pytest.CaptureFixture[str]
-
-
-@pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home with nothing in it, for commands that run inside this process."""
-    for name in [name for name in os.environ if name.startswith(("OMLX_", "HF_"))]:
-        monkeypatch.delenv(name)
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("OMLX_HOME", str(tmp_path / ".omlx"))
-    return tmp_path
 
 
 def test_version(tmp_path: Path) -> None:
@@ -199,56 +182,29 @@ def test_the_address_that_is_shown_can_be_reached() -> None:
         listen("no.such.host.invalid", 0)
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """`omlx serve` of the demo models on a free port, by a short name and a path, with a key."""
-    command = [
-        sys.executable,
-        "-m",
-        "omlx",
-        "serve",
-        str(BUNDLED / "omlx-demo/target"),
-        "--draft-model",
-        "draft",
-    ]
-    process = subprocess.Popen(
-        [*command, "--port", "0"],
-        env=environment(tmp_path, OMLX_API_KEY="a-secret"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield process
-    process.kill()
-    process.communicate()
-
-
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT]
 )
-def test_serve_announces_answers_and_stops(
-    served: subprocess.Popen[str], tmp_path: Path, number: int
-) -> None:
-    assert served.stdout is not None
-    lines = []
-    for line in served.stdout:
-        lines.append(line.rstrip())
-        if "curl" in line:
-            break
-    assert lines[1:3] == ["Model: target", "Draft model: omlx-demo/draft"]
-    answer = subprocess.run(
-        ["/bin/sh", "-c", lines[-1]],
-        env=environment(tmp_path, OMLX_API_KEY="a-secret"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.stdout.rstrip().endswith("data: [DONE]"), answer.stderr
-    served.send_signal(number)
-    output, errors = served.communicate()
-    assert served.returncode == 0
-    assert "a-secret" not in "\n".join(lines) + output + errors
-    assert "Traceback" not in errors
+def test_serve_announces_answers_and_stops(tmp_path: Path, number: int) -> None:
+    """The demo models on a free port, by a short name and a path, with a key."""
+    key = {"OMLX_API_KEY": "a-secret"}
+    words = (str(BUNDLED / "omlx-demo/target"), "--draft-model", "draft", "--port", "0")
+    with started(tmp_path, *words, **key) as server:
+        lines = server.announced
+        assert lines[1:3] == ["Model: target", "Draft model: omlx-demo/draft"]
+        answer = subprocess.run(
+            ["/bin/sh", "-c", lines[-1]],
+            env=environment(tmp_path, **key),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.stdout.rstrip().endswith("data: [DONE]"), answer.stderr
+        server.process.send_signal(number)
+        output, _ = server.process.communicate()
+    assert server.process.returncode == 0
+    assert "a-secret" not in "\n".join(lines) + output + server.errors
+    assert "Traceback" not in server.errors
     log = (tmp_path / ".omlx/logs/omlx.log").read_text(encoding="utf-8")
     assert any(json.loads(line).get("event") == "request" for line in log.splitlines())
 

@@ -18,14 +18,12 @@ from omlx.errors import ModelError
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.hub import converted as package
 from omlx.models.hub.converted import _check
+from tests.cli.inside import Capture
 from tests.cli.terminal import terminal
-from tests.cli.test_main import Capture, alone
 from tests.models.gguf.writer import demo_file
 from tests.models.hub import Hub, running
 from tests.processes import environment
 from tests.server.running import TARGET
-
-__all__ = ["alone"]
 
 SMOLLM2_IDS, SMOLLM2_WIDTH = 49152, 576
 

@@ -29,7 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from omlx.models.catalog.discovery import BUNDLED
-from tests.cli.killed import serving
+from tests.cli.serving import ended_by
 from tests.server import running
 from tests.server.journal.streams import PATHS, Event, alike, body_of, numbered, said
 from tests.server.journal.test_answers import EVERY
@@ -128,7 +128,7 @@ def kill_and_continue(
     undisturbed: list[Event] = []
     killed = 0
     while not undisturbed:
-        with serving(home, model, signal.SIGKILL, *draft) as (client, pid):
+        with ended_by(signal.SIGKILL, home, model, *draft) as (client, pid):
             disturb = partial(kill, pid) if killed < kills else partial(pause, pid, pause_s)
             if read_on(client, dialect, body, events, disturb):
                 undisturbed = [e for _, e in numbered(client.post(PATHS[dialect], json=body))]
@@ -211,7 +211,7 @@ def test_every_answer_outlives_all_its_processes(tmp_path: Path, model: str) -> 
         if not running:
             break
         with (
-            serving(tmp_path, model, signal.SIGKILL, *draft, *rows) as (client, pid),
+            ended_by(signal.SIGKILL, tmp_path, model, *draft, *rows) as (client, pid),
             ThreadPoolExecutor(len(running)) as threads,
         ):
             waits = [(reader, threading.Event()) for reader in running]
@@ -223,7 +223,7 @@ def test_every_answer_outlives_all_its_processes(tmp_path: Path, model: str) -> 
             for each in reads:
                 each.result()
     assert all(reader.kills for reader in readers)
-    with serving(tmp_path, model, signal.SIGTERM, *draft) as (client, _):
+    with ended_by(signal.SIGTERM, tmp_path, model, *draft) as (client, _):
         for reader in readers:
             reader.check(client)
     sys.stdout.write(f"{len(readers)} answers, {sum(reader.kills for reader in readers)} kills\n")
@@ -271,12 +271,12 @@ def test_the_next_process_reads_a_long_prompt_from_disk(
     tmp_path: Path, model: str, end: signal.Signals
 ) -> None:
     room = ("--prefix-disk", "100MB")  # by default that of a disk with 10 GiB free
-    with serving(tmp_path, model, end, *room) as (client, _):
+    with ended_by(end, tmp_path, model, *room) as (client, _):
         first = ask(client, model, "Name a river.")
         assert first["cached"] == 0
         if end is signal.SIGKILL:
             wait_until_written(client, model, first["prompt"])
-    with serving(tmp_path, model, end, *room) as (client, _):
+    with ended_by(end, tmp_path, model, *room) as (client, _):
         again = ask(client, model, "Name a river.")
         assert again["cached"] > first["prompt"] - 12  # all but the generation prompt
         assert again["text"] == first["text"]
@@ -313,13 +313,13 @@ def test_an_updated_model_is_warm_before_its_first_request(tmp_path: Path) -> No
     # By default the prefixes of a disk with less than 10 GiB free stay in memory.
     room = ("--prefix-disk", "100MB")
     arguments = ("--prewarm", "always", "--model-dir", str(tmp_path / "models"), *room)
-    with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
+    with ended_by(signal.SIGTERM, tmp_path, MODEL, *arguments) as (client, _):
         first = ask(client, MODEL, "Name a hill.")
         ask(client, MODEL, "Name a river.")
     assert homes.rows(tmp_path / ".omlx", "select * from beginnings")
     assert (tmp_path / ".omlx" / "omlx.sqlite").stat().st_mode & 0o777 == 0o600
     os.utime(folder / "model.safetensors", (1, 1))  # another state of the model
-    with serving(tmp_path, MODEL, signal.SIGTERM, *arguments) as (client, _):
+    with ended_by(signal.SIGTERM, tmp_path, MODEL, *arguments) as (client, _):
         wait_until_cached(client, first["prompt"] - 40)
         again = ask(client, MODEL, "Name a hill.")
         assert again["cached"] >= first["prompt"] - 40

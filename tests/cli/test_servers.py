@@ -24,12 +24,9 @@ from omlx.settings.file import locked, read, write
 from omlx.settings.schema import Settings
 from omlx.telemetry import log
 from tests.admin.running import Administered, administered
-from tests.cli.inside import omlx
-from tests.cli.test_main import Capture, alone
+from tests.cli.inside import Capture, omlx
 from tests.models.trees import hub_model, model
 from tests.server.running import TARGET
-
-__all__ = ["alone"]
 
 
 class Healthy(BaseHTTPRequestHandler):

@@ -21,7 +21,7 @@ from omlx.machine import machine_bytes
 from omlx.models.catalog.discovery import BUNDLED, discover
 from omlx.settings import file
 from omlx.settings.schema import Settings
-from tests.cli.test_main import Capture, alone
+from tests.cli.inside import Capture
 from tests.processes import environment
 
 # Ends as `omlx` itself does: in CPython before 3.13 a thread counts as ended while MLX still clears
@@ -137,9 +137,6 @@ def test_a_dead_engine_thread_ends_the_process_with_a_code_of_its_own(tmp_path: 
     )
     assert ended.returncode == ENGINE_DIED, ended.stderr
     assert "the engine thread died" in ended.stderr
-
-
-__all__ = ["alone"]
 
 
 @pytest.mark.parametrize(

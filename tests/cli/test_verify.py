@@ -21,12 +21,11 @@ from openai import OpenAI
 from omlx.cli.main import main
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.settings.schema import Settings
+from tests.cli.inside import Capture
 from tests.server.running import DRAFT, HYBRID, PATIENCE_S, TARGET, omlx
 from tests.storage import homes
 
 Json: TypeAlias = dict[str, Any]
-Capture: TypeAlias = pytest.CaptureFixture[str]
-
 QUESTION = "Write a function that adds two numbers, and call it three times."
 TOOL = {
     "type": "function",

@@ -26,16 +26,13 @@ from omlx.models.pool.speculation import check_value
 from omlx.settings.configuration import LiveConfiguration
 from omlx.settings.schema import Settings
 from omlx.settings.store import Store
-from tests.cli.inside import omlx
+from tests.cli.inside import Capture, omlx
 from tests.cli.serving import serving
 from tests.cli.terminal import CTRL_C, terminal
-from tests.cli.test_main import Capture, alone
 from tests.lanes import few
 from tests.processes import environment
 from tests.server.encoders.tiny import declare, write
 from tests.server.running import TARGET
-
-__all__ = ["alone"]
 
 
 def test_the_network_needs_addresses_names_and_one_key(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.killed import serving
+from tests.cli.serving import ended_by
 from tests.lanes import few
 from tests.real.models import (
     COUNT,
@@ -91,7 +91,7 @@ def test_the_next_process_continues_where_the_last_one_ended(tmp_path: Path) -> 
     prompt, answers = prompts()[RESTARTED], []
     model, room = str(SMOLLM2.path), ("--prefix-disk", "100MB")
     for times in (2, 1):
-        with serving(tmp_path, model, signal.SIGTERM, *room) as (http, _):
+        with ended_by(signal.SIGTERM, tmp_path, model, *room) as (http, _):
             answers += [ask(http, prompt) for _ in range(times)]
     first, _, again = answers
     assert first.cached == 0

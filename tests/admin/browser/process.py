@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,9 +12,9 @@ from urllib.parse import urlsplit
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.admin.browser.chromium import watched
-from tests.processes import environment
+from tests.cli.serving import OMLX, started
 
-OMLX: Final = (sys.executable, "-m", "omlx")
+LINK: Final = "/admin/login?token="
 
 
 @contextmanager
@@ -24,19 +22,9 @@ def serving(
     home: Path, port: int, *arguments: str, program: Sequence[str] = OMLX, **variables: str
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its link that logs in. It is killed at the end."""
-    command = [*program, "serve", *arguments, "--home", str(home)]
-    with subprocess.Popen(
-        [*command, "--port", str(port)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(home, PYTHONUNBUFFERED="1", **variables),
-    ) as server:
-        try:
-            assert server.stdout is not None
-            words = chain.from_iterable(line.split() for line in server.stdout)
-            yield server, next(word for word in words if "/admin/login?token=" in word)
-        finally:
-            server.kill()
+    words = (*arguments, "--home", str(home), "--port", str(port))
+    with started(home, *words, until=LINK, program=program, **variables) as server:
+        yield server.process, next(w for w in server.announced[-1].split() if LINK in w)
 
 
 def origin_of(link: str) -> str:

@@ -1,0 +1,3 @@
+from tests.cli.inside import alone
+
+__all__ = ["alone"]
