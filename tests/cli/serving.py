@@ -48,6 +48,7 @@ def started(
     **variables: str,
 ) -> Iterator[Serving]:
     """Serve with what `home` holds, once a line with `until` is written; killed at the end."""
+    home.mkdir(parents=True, exist_ok=True)
     errors = home / "stderr.txt"
     with errors.open("a") as log:
         process = subprocess.Popen(
