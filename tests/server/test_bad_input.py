@@ -15,7 +15,7 @@ from omlx.models.catalog.discovery import Folder, scan_places
 from omlx.models.catalog.registry import Registry
 from omlx.settings.schema import Settings
 from tests.server.dialects import user
-from tests.server.running import DEMO, DRAFT, HYBRID, TARGET, Running, omlx
+from tests.server.running import DEMO, DRAFT, TARGET, Running, omlx
 
 CHAT = "/v1/chat/completions"
 HELLO = user("hello")
@@ -105,9 +105,10 @@ def test_with_no_draft_a_request_for_one_is_400_and_others_say_why() -> None:
         assert "--no-draft" in speculation["gates"]["draft"]["reason"]["message"]
 
 
-def test_without_a_draft_the_request_may_bring_one() -> None:
-    with omlx() as running:
+def test_without_a_model_or_a_draft_the_request_may_bring_one() -> None:
+    with omlx(default=None) as running:
         http = running.http
+        refused(http.post(CHAT, json={"messages": HELLO}), 400, "model.none", "model")
         plain = http.post(CHAT, json=ask(max_tokens=8, seed=1, speculation="off")).json()
         assert plain["timings"]["speculation"]["code"] == "spec.off.requested"
         assert plain["timings"]["speculation"]["strategy"] == "off"
@@ -121,6 +122,8 @@ def test_without_a_draft_the_request_may_bring_one() -> None:
         drafted = http.post(CHAT, json=ask(max_tokens=8, seed=1, **BRINGS)).json()
         assert drafted["timings"]["drafters"][DRAFT]["proposed"] > 0
         assert drafted["choices"] == plain["choices"]
+        later = http.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
+        assert later.json()["model"] == TARGET  # the one that was used last
 
 
 @pytest.fixture(scope="module")
@@ -177,11 +180,3 @@ def test_a_full_queue_is_503_with_retry_after() -> None:
             answer = http.post(CHAT, json=ask(stream=stream, n=2))
             refused(answer, 503, "engine.queue_full")
             assert int(answer.headers["Retry-After"]) > 0
-
-
-def test_a_request_without_a_model_needs_a_default() -> None:
-    with omlx(default=None) as running:
-        http = running.http
-        refused(http.post(CHAT, json={"messages": HELLO}), 400, "model.none", "model")
-        assert http.post(CHAT, json=ask(model=HYBRID)).status_code == 200
-        assert http.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).json()["model"] == HYBRID

@@ -74,34 +74,13 @@ def speculation(client: Client) -> dict[str, Any]:
     ("name", "broken", "code", "place"),
     [
         (MODELS_FILE, TEXTS[MODELS_FILE][:-3], "config.broken", "line 1 column"),
-        (MODELS_FILE, "", "config.foreign", MODELS_FILE),
-        (
-            MODELS_FILE,
-            TEXTS[MODELS_FILE].replace("draft_max", "draft_mx"),
-            "config.key",
-            "speculative.draft_mx",
-        ),
-        (
-            MODELS_FILE,
-            TEXTS[MODELS_FILE].replace("3", "300"),
-            "config.int",
-            "speculative.draft_max",
-        ),
         (
             MODELS_FILE,
             TEXTS[MODELS_FILE].replace(TARGET, "org/other").replace("3", "[]"),
             "config.int",
             "org/other",
         ),
-        (GLOBAL_FILE, TEXTS[GLOBAL_FILE][:-3], "config.broken", "line 1 column"),
         (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("defaults", "default"), "config.key", "default"),
-        (GLOBAL_FILE, TEXTS[GLOBAL_FILE].replace("2", "-2"), "config.int", "speculative.draft_min"),
-        (
-            GLOBAL_FILE,
-            TEXTS[GLOBAL_FILE].replace("draft_min", "temperature"),
-            "config.key",
-            "temperature",
-        ),
         (
             GLOBAL_FILE,
             TEXTS[GLOBAL_FILE].replace('"draft_min": 2', '"speculation": "medusa"'),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 from openai import OpenAI
 
@@ -93,9 +92,6 @@ def test_a_call_that_a_stop_string_cut_is_not_told_as_finished() -> None:
     assert items == ["incomplete", "completed"]
 
 
-DEEP = '{"a": ' * 600 + "1" + "}" * 600
-
-
 @pytest.mark.parametrize(
     ("arguments", "known"),
     [
@@ -176,48 +172,6 @@ def test_a_stream_of_responses_warns_from_its_first_event(spelling: OpenAI) -> N
     for event in (events[0], events[-1]):
         assert event.type in ("response.created", "response.completed")
         assert warned(event.response) == [("tools.skipped.search", "tools[1]")]
-
-
-def test_blocks_of_such_tools_are_left_out_of_messages(http: httpx.Client) -> None:
-    blocks = [
-        {"type": "server_tool_use", "id": "s_1", "name": "web_search", "input": {"query": "rain"}},
-        {
-            "type": "web_search_tool_result",
-            "tool_use_id": "s_1",
-            "content": [{"type": "web_search_result", "url": "https://example.org", "title": "x"}],
-        },
-        {"type": "text", "text": "It rains."},
-    ]
-    conversation = [
-        {"role": "user", "content": "rain"},
-        {"role": "assistant", "content": blocks},
-        {"role": "user", "content": "and now?"},
-    ]
-    body = {"model": TARGET, "max_tokens": 9, "messages": conversation}
-    answer = http.post("/v1/messages", json=body).json()
-    assert warned(answer) == [
-        ("request.item_left_out", "messages[1].content[0]"),
-        ("request.item_left_out", "messages[1].content[1]"),
-    ]
-    conversation[1]["content"] = "It rains."
-    plain = http.post("/v1/messages", json=body).json()
-    assert (plain["content"], warned(plain)) == (answer["content"], [])
-    asked = [{"role": "user", "content": blocks[:1]}]
-    alone = http.post("/v1/messages", json=body | {"messages": asked}).json()
-    assert warned(alone) == [("request.item_left_out", "messages[0].content[0]")]
-
-
-@pytest.mark.parametrize("kind", ["web_search_call", "local_shell_call", "mcp_call"])
-def test_items_of_such_tools_are_left_out_of_a_conversation(spelling: OpenAI, kind: str) -> None:
-    items: list[Any] = [
-        {"role": "user", "content": "rain"},
-        {"type": kind, "id": "i_1", "status": "completed"},
-        {"role": "assistant", "content": "It rains."},
-        {"role": "user", "content": "and now?"},
-    ]
-    answer = spelling.responses.create(model=TARGET, input=items)
-    assert answer.output_text
-    assert warned(answer) == [("request.item_left_out", "input[1]")]
 
 
 def test_a_skipped_tool_in_a_namespace_leaves_the_others(spelling: OpenAI) -> None:

@@ -33,8 +33,8 @@ THINKING: Any = {"type": "enabled", "budget_tokens": 1024}
 
 
 def ask(client: Anthropic, says: str, **fields: Any) -> Message:
-    fields = {"max_tokens": 400, "messages": user(says), **fields}
-    return client.messages.create(model=TARGET, **fields)
+    fields = {"model": TARGET, "max_tokens": 400, "messages": user(says), **fields}
+    return client.messages.create(**fields)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -197,31 +197,22 @@ def test_refusals_are_of_this_api(claude: Anthropic, fields: Any, words: str) ->
     assert words in error[2]
 
 
-def test_keys_of_either_kind() -> None:
-    with omlx(Settings(api_key="secret"), build=spelling_pool) as running:
+def test_keys_of_either_kind_and_names_that_are_mapped() -> None:
+    names = ("claude-*haiku*=" + DRAFT, "claude-*=" + HYBRID)
+    settings = Settings(api_key="secret", model_map=names)
+    served = {"claude-haiku-9": DRAFT, "claude-opus-9": HYBRID, TARGET: TARGET}
+    with omlx(settings, build=spelling_pool) as running:
         for fields in ({"api_key": "secret"}, {"auth_token": "secret", "api_key": None}):
             with Anthropic(base_url=running.url, max_retries=0, **fields) as client:
-                assert ask(client, "Hi.").content[0].text == "Hi."
+                for name, model in served.items():
+                    assert ask(client, "Hi.", model=name).model == model
+                with pytest.raises(anthropic.NotFoundError):
+                    ask(client, "Hi.", model="gpt-9")
         with Anthropic(base_url=running.url, api_key="wrong", max_retries=0) as client:
             assert refusal(client)[:2] == (401, "authentication_error")
             with pytest.raises(anthropic.AuthenticationError) as caught:
                 client.models.list()
             assert caught.value.body["error"]["type"] == "authentication_error"
-
-
-def test_names_are_mapped_only_where_that_is_set() -> None:
-    settings = Settings(model_map=("claude-*haiku*=" + DRAFT, "claude-*=" + HYBRID))
-    with omlx(settings, build=spelling_pool) as running:
-        client = running.claude
-        for name, served in (
-            ("claude-haiku-9", DRAFT),
-            ("claude-opus-9", HYBRID),
-            (TARGET, TARGET),
-        ):
-            answer = client.messages.create(model=name, max_tokens=9, messages=user("Hi."))
-            assert answer.model == served
-        with pytest.raises(anthropic.NotFoundError):
-            client.messages.create(model="gpt-9", max_tokens=9, messages=user("Hi."))
 
 
 def test_models_in_the_words_of_this_api(claude: Anthropic) -> None:
@@ -245,20 +236,6 @@ def test_counting_loads_nothing(speller: Running) -> None:
     assert counted.input_tokens > 20
     assert speller.pool.last_used is not None
     assert speller.pool.last_used.id == TARGET
-
-
-def test_a_silent_stream_is_kept_open_by_pings() -> None:
-    with omlx(keep_alive_s=0.0) as running:
-        body = {"model": TARGET, "max_tokens": 4, "stream": True, "messages": user("word " * 500)}
-        with running.http.stream("POST", "/v1/messages?beta=true", json=body) as answer:
-            names = [
-                line.removeprefix("event: ")
-                for line in answer.iter_lines()
-                if line.startswith("event: ")
-            ]
-    assert names[:2] == ["message_start", "ping"]
-    assert names.count("ping") > 1
-    assert names[-2:] == ["message_delta", "message_stop"]
 
 
 FORM: Any = {

@@ -166,19 +166,6 @@ def test_32_clients_at_once(client: OpenAI) -> None:
         assert answer.timings["seed"] == i
 
 
-def test_a_continued_message_and_template_variables(client: OpenAI) -> None:
-    messages = [*ASK, {"role": "assistant", "content": "One, two"}]
-    answer = chat(client, messages=messages, extra_body={"continue_final_message": True})
-    fresh = chat(client, messages=messages)
-    assert answer.usage.prompt_tokens < fresh.usage.prompt_tokens
-    assert (
-        chat(
-            client, extra_body={"chat_template_kwargs": {"enable_thinking": False}}
-        ).usage.completion_tokens
-        > 0
-    )
-
-
 def test_models_are_listed_and_found_by_raw_and_encoded_ids(
     client: OpenAI, http: httpx.Client
 ) -> None:

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models import qwen3
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import save_config
-from openai import BadRequestError, NotFoundError, OpenAI
+from openai import APIStatusError, BadRequestError, OpenAI
 
 from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.registry import ModelEntry, Registry
@@ -133,6 +133,7 @@ def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("model", "fields", "code"),
     [
+        ("t/none", {}, "model_not_found"),
         (TARGET, {}, "embedding.undeclared"),
         ("t/cls", {}, "embedding.pooling"),
         ("t/dense", {}, "embedding.modules"),
@@ -147,8 +148,9 @@ def test_fewer_dimensions_are_of_length_1_again(client: OpenAI) -> None:
 def test_what_is_wrong_is_named(
     client: OpenAI, model: str, fields: dict[str, Any], code: str
 ) -> None:
-    with pytest.raises(BadRequestError) as caught:
+    with pytest.raises(APIStatusError) as caught:
         client.embeddings.create(**({"model": model, "input": "x"} | fields))
+    assert caught.value.status_code == (404 if model == "t/none" else 400)
     assert caught.value.code == code
 
 
@@ -157,11 +159,6 @@ def test_a_text_that_is_too_long_is_not_told_of_an_output(client: OpenAI) -> Non
         client.embeddings.create(model="t/last", input=[[1], [1] * 1025])
     assert "1025" in caught.value.message
     assert "output" not in caught.value.message
-
-
-def test_an_unknown_model(client: OpenAI) -> None:
-    with pytest.raises(NotFoundError):
-        embed(client, "x", "unknown")
 
 
 MODEL = "t/last"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from itertools import product
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jsonschema
 import pytest
 from openai import BadRequestError, OpenAI
 from openai.types.chat import ChatCompletion
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field
 
 from tests.lanes import few
 from tests.schemas import SCHEMAS
@@ -76,33 +76,6 @@ def test_the_bundled_model_fills_a_pydantic_model(
     )
     assert isinstance(answer.choices[0].message.parsed, Report)
     assert answer.choices[0].finish_reason == "stop"
-
-
-def test_speculation_gives_the_same_answer_and_reports_forced_tokens(client: OpenAI) -> None:
-    fields = {
-        "response_format": of_schema(Report.model_json_schema()),
-        "temperature": 0.9,
-        "seed": 4,
-    }
-    off = ask(client, "Who is there?", extra_body={"speculation": "off"}, **fields)
-    on = ask(client, "Who is there?", extra_body={"speculation": "auto"}, **fields)
-    assert said(on) == said(off)
-    assert off.timings["drafters"] == {}
-    forced = on.timings["drafters"]["forced"]
-    assert forced["accepted"] == forced["proposed"] > 0
-    details = on.usage.completion_tokens_details
-    assert details.accepted_prediction_tokens >= forced["accepted"]
-
-
-def test_a_stream_of_parts_is_parsed(client: OpenAI) -> None:
-    with client.chat.completions.stream(
-        model=TARGET,
-        messages=user("Who is there?"),
-        response_format=Person,
-        extra_body=PLAIN,
-        max_tokens=100,
-    ) as stream:
-        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Person)
 
 
 @pytest.mark.parametrize(
@@ -220,19 +193,6 @@ def test_keywords_that_cannot_be_enforced_are_refused_of_strict_schemas_alone(
         (warning,) = warned(answer)
         assert warning["code"] == "format.relaxed"
         assert "uniqueItems" in warning["message"]
-
-
-def test_a_pydantic_model_with_formats_of_its_own_is_answered(client: OpenAI) -> None:
-    class Login(BaseModel):
-        secret: Annotated[SecretStr, Field(max_length=5)]
-        tags: Annotated[set[Literal["a", "b"]], Field(max_length=2)]
-
-    schema = Login.model_json_schema() | {"additionalProperties": False}
-    answer = ask(client, "x", response_format=of_schema(schema))
-    assert set(json.loads(said(answer))) == {"secret", "tags"}
-    (warning,) = warned(answer)
-    assert "password" in warning["message"]
-    assert "uniqueItems" in warning["message"]
 
 
 def test_a_required_call_with_a_look_ahead_is_held_to_the_rest(client: OpenAI) -> None:

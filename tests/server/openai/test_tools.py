@@ -20,7 +20,7 @@ from omlx.models.catalog.registry import ModelEntry
 from tests import lanes
 from tests.lanes import few
 from tests.server.dialects import markup, user
-from tests.server.running import TARGET, Running, omlx
+from tests.server.running import TARGET, omlx
 from tests.server.test_contract import BOOK
 from tests.server.test_contract import FORCED as SCHEMAS
 from tests.text.test_harmony import TEMPLATE
@@ -123,16 +123,6 @@ def test_a_call_that_is_cut_off_is_of_length(spelling: OpenAI) -> None:
     assert found.function.arguments.startswith('{"city": "Oslo')
 
 
-def test_reasoning_is_apart_and_counted(spelling: OpenAI) -> None:
-    says = f"<think>\nWhat is there to do?\n</think>\n\nThis.\n{markup('look')}"
-    answer = ask(spelling, says, extra_body={})
-    message = answer.choices[0].message
-    assert message.reasoning_content == "What is there to do?"
-    assert message.content == "This."
-    assert calls(answer) == [("look", {})]
-    assert answer.usage.completion_tokens_details.reasoning_tokens > 4
-
-
 def test_reasoning_that_is_given_back_is_rendered(spelling: OpenAI) -> None:
     def tokens(**extra: Any) -> int:
         messages: list[Any] = [
@@ -166,15 +156,6 @@ def test_choices_have_calls_of_their_own(spelling: OpenAI) -> None:
     answer = ask(spelling, markup("look"), n=2)
     ids = [choice.message.tool_calls[0].id for choice in answer.choices]
     assert len(set(ids)) == 2
-
-
-def test_a_client_in_the_middle_of_a_call_can_leave(speller: Running) -> None:
-    says = markup("look", at="it" * 1500)
-    body = {"model": TARGET, "messages": user(says), "tools": TOOLS, "stream": True, **PLAIN}
-    with speller.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-        lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
-        first = next(line for line in lines if line["choices"][0]["delta"].get("tool_calls"))
-    assert speller.engine.wait_until_ended(first["id"])
 
 
 ASKED = user("Say something else.")
