@@ -267,11 +267,17 @@ def test_prefixes_of_the_model_that_was_used_longest_ago_go_first() -> None:
     assert shared.memory.used() < 6000
 
 
-def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -> None:
+def beside_an_idle_model() -> tuple[Shared, Desk]:
+    """A model whose requests fit once another has left."""
     shared = Shared(4000)
     first, _ = shared.desks
     shared.memory.request_eviction = shared.asked.append
     shared.memory.weights, first.scheduler.queue.pinned_weights = 2000, 0
+    return shared, first
+
+
+def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -> None:
+    shared, first = beside_an_idle_model()
     first.submit(ask("b", prompt=2000, max_tokens=20))
     shared.run()
     assert len(shared.asked) == 1
@@ -285,10 +291,7 @@ def test_who_waits_for_an_idle_model_to_leave_gives_the_engine_nothing_to_do() -
 
 
 def test_where_no_model_can_leave_a_request_is_refused_and_the_next_one_asks_again() -> None:
-    shared = Shared(4000)
-    first, _ = shared.desks
-    shared.memory.request_eviction = shared.asked.append
-    shared.memory.weights, first.scheduler.queue.pinned_weights = 2000, 0
+    shared, first = beside_an_idle_model()
     for name in "bc":
         first.submit(ask(name, prompt=2000, max_tokens=20))
         shared.run()

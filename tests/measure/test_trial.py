@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,17 @@ def test_another_round_is_needed_only_while_a_speedup_is_unclear() -> None:
 EARLIER = StoredResult({"overall": None}, 1.0, Conditions("a Mac"))
 
 
+def cells_of(samples: Samples, home: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The cells of a trial's report, which replaces an earlier one but no figure of a draft."""
+    trial, store = Trial(Plan("org/model", (DRAFT,), KINDS, 100)), ResultStore(home)
+    trial.samples = samples
+    store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
+    trial.save(store, 2.0, EARLIER.conditions)
+    history = store.trials("org/model")
+    assert (history.report.at, history.drafts) == (2.0, {DRAFT: EARLIER})
+    return {(cell["setup"], cell["kind"]): cell for cell in trial.report()["cells"]}
+
+
 def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) -> None:
     samples = measured({AUTO: steady(1.8, 1.0)})
     places = [place for place in samples.by_place if place.configuration == AUTO]
@@ -62,17 +74,10 @@ def test_a_busy_machine_gives_no_figure_and_no_recommendation(tmp_path: Path) ->
     assert samples.busy(AUTO, Kind.PROSE)
     assert samples.spread(AUTO, Kind.CODE) is None
     assert samples.undecided(configurations([DRAFT]), KINDS)
-    trial = Trial(Plan("org/model", (DRAFT,), KINDS, 100))
-    trial.samples = samples
-    cells = {(cell["setup"], cell["kind"]): cell for cell in trial.report()["cells"]}
+    cells = cells_of(samples, tmp_path)
     cell = cells[AUTO.name, "code"]
     assert (cell["busy"], cell["rate"], cell["speedup"]) == (True, None, None)
     assert not cells["off", "code"]["busy"]
-    store = ResultStore(tmp_path)
-    store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
-    trial.save(store, 2.0, EARLIER.conditions)
-    history = store.trials("org/model")
-    assert (history.report.at, history.drafts) == (2.0, {DRAFT: EARLIER})
     judged = verdict(samples, configurations([DRAFT]), KINDS)
     assert (judged.code, judged.configuration) == ("trial.verdict.busy", None)
     for place in places:
@@ -95,16 +100,10 @@ def test_a_noisy_trial_has_no_figure_and_no_recommendation(
     judged = verdict(samples, setups, KINDS)
     assert (judged.code, judged.configuration, judged.factor) == ("trial.verdict.noisy", None, 5.0)
     assert "differ by 5.0×" in render_verdict(judged.to_json())
-    trial = Trial(Plan("org/model", (DRAFT,), KINDS, 100))
-    trial.samples = samples
-    cells = {(cell["setup"], cell["kind"]): cell for cell in trial.report()["cells"]}
+    cells = cells_of(samples, tmp_path)
     cell = cells[AUTO.name, "code"]
     assert (cell["noise"], cell["rate"], cell["speedup"]) == (5.0, None, None)
     assert cells[AUTO.name, "prose"]["speedup"]["median"] == 1.5
-    store = ResultStore(tmp_path)
-    store.save_trial("org/model", EARLIER, {DRAFT: EARLIER})
-    trial.save(store, 2.0, EARLIER.conditions)
-    assert store.trials("org/model").drafts == {DRAFT: EARLIER}
 
 
 def test_plain_rounds_of_other_speeds_are_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import pytest
 from mlx.utils import tree_flatten
 
 from omlx.errors import ModelError
-from omlx.models.catalog.discovery import BUNDLED
 from omlx.models.catalog.files import ModelFiles
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry
@@ -24,6 +22,7 @@ from omlx.models.pool.load_weights import load
 from omlx.models.pool.opening import open_model
 from tests.lanes import few
 from tests.models.heads import in_shards
+from tests.models.trees import with_tokenizer
 from tests.zoo.borrowed import CONFIGS
 from tests.zoo.build import whole_borrowed
 
@@ -32,7 +31,6 @@ pytest.importorskip("mlx_vlm")
 from tests.engine.borrowed import random_head, weights_of
 from tests.refusals import refused
 
-DEMO = BUNDLED / "omlx-demo/draft"
 FORMS: dict[str, dict[str, Any] | None] = {
     "dense": None,
     "affine": {"group_size": 32, "bits": 4, "mode": "affine"},
@@ -192,10 +190,7 @@ def test_code_in_a_folder_is_refused_before_mlx_vlm_reads_it(tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of types that it does not know
 def test_a_loaded_folder_has_facts_of_the_engine(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    for file in DEMO.glob("tokenizer*"):
-        shutil.copy(file, folder)
+    folder = with_tokenizer(tmp_path / "tiny")
     save(folder, "mimo_v2", FORMS["affine"])
     entry = inspect_checkpoint("tiny", folder, "test")
     assert (entry.usable, str(entry.library)) == (True, "mlx-vlm")

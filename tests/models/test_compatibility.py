@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,14 @@ from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.reference import checkpoint_mismatch, tokenizer_mismatch
 from omlx.models.catalog.tokenizer import read_tokenizer
 from tests.models.breakage import swap_two_tokens, vocabulary
-from tests.models.trees import entry, model, shards
+from tests.models.trees import entry, model, shards, with_tokenizer
 
 DEMO = BUNDLED / "omlx-demo/draft"
 
 
 def changed(folder: Path, change: Any) -> Path:
     """Return the demo tokenizer with `change` applied to its tokenizer.json."""
-    folder.mkdir()
-    for file in DEMO.glob("tokenizer*"):
-        shutil.copy(file, folder)
+    with_tokenizer(folder)
     (folder / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     vocabulary(change)(folder)
     return folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from tests.models.breakage import (
     missing,
     together,
 )
-from tests.models.trees import entry
+from tests.models.trees import entry, with_tokenizer
 from tests.refusals import refused
 
 DEMO = BUNDLED / "omlx-demo/draft"
@@ -56,10 +55,7 @@ TINY: dict[str, Any] = {
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     """A bfloat16 llama of two layers in two shards, with the tokenizer of the demo models."""
-    folder = tmp_path / "tiny"
-    folder.mkdir()
-    for file in DEMO.glob("tokenizer*"):
-        shutil.copy(file, folder)
+    folder = with_tokenizer(tmp_path / "tiny")
     model = llama.Model(llama.ModelArgs.from_dict(TINY))
     model.set_dtype(mx.bfloat16)
     save(folder, model, TINY)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from omlx.catalog import catalog
-from omlx.models.catalog.discovery import Folder, scan_places
+from omlx.models.catalog.discovery import BUNDLED, Folder, scan_places
 from omlx.models.catalog.inspect_checkpoint import inspect_checkpoint
 from omlx.models.catalog.registry import ModelEntry, Registry, Status
 
@@ -49,6 +50,14 @@ def model(
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     for name in files:
         (folder / name).write_bytes(b"0123456789")
+    return folder
+
+
+def with_tokenizer(folder: Path) -> Path:
+    """Make a folder that has the tokenizer of the bundled models."""
+    folder.mkdir(exist_ok=True)
+    for file in (BUNDLED / "omlx-demo/draft").glob("tokenizer*"):
+        shutil.copy(file, folder)
     return folder
 
 

@@ -197,22 +197,15 @@ def test_the_first_slice_follows_from_the_cost_model() -> None:
     assert PrefillPacing(LIMITS, LatencyTable()).tokens(0) == FIRST
 
 
-def test_one_slow_slice_halves_the_next_one_at_most() -> None:
-    pacing = PrefillPacing(LIMITS, LatencyTable())
-    for _ in range(12):
-        pacing.observe(pacing.tokens(0), 0.001 * pacing.tokens(0))
-    known = pacing.tokens(0)
-    pacing.observe(known, 30.0)
-    assert pacing.tokens(0) >= known // 2 - 32
-
-
-def test_the_short_end_of_a_prompt_does_not_make_slices_grow() -> None:
+def test_a_short_end_makes_no_slice_grow_and_a_slow_one_halves_the_next_at_most() -> None:
     pacing = PrefillPacing(LIMITS, LatencyTable())
     for _ in range(12):
         pacing.observe(pacing.tokens(0), 0.001 * pacing.tokens(0))
     known = pacing.tokens(0)
     pacing.observe(20, 0.0001)
     assert pacing.tokens(0) == known
+    pacing.observe(known, 30.0)
+    assert pacing.tokens(0) >= known // 2 - 32
 
 
 def test_a_machine_that_slept_owes_no_more_than_seconds() -> None:
