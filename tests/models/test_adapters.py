@@ -83,6 +83,7 @@ def widen(tensors: dict[str, mx.array]) -> None:
         (cut(ADAPTER, -64), "model.truncated"),
         (missing(ADAPTER), "model.unreadable"),
         (weights(widen, ADAPTER), "adapter.failed"),  # of another base
+        (weights(dict.clear, ADAPTER), "adapter.failed"),  # which would change nothing
         (content(CONFIG, "{}"), "adapter.failed"),
     ],
 )

@@ -112,7 +112,8 @@ def _add_adapter(model: nn.Module, files: ModelFiles) -> None:
     """Add LoRA layers in mlx-lm's format, from beside the weights. Raises ModelError."""
     if "peft_type" in files.json(ADAPTER_CONFIG):
         raise ModelError("adapter.peft", param=None)
-    whole_header(files.directory / ADAPTER)
+    if not whole_header(files.directory / ADAPTER).shapes:
+        raise ModelError("adapter.failed", detail="no tensors")
     from mlx_lm.tuner.utils import load_adapters  # noqa: PLC0415 — see `import_mlx_lm`
 
     try:

@@ -83,10 +83,9 @@ class SessionEndpoints:
                 tokens=list(tokens),
                 **saved._asdict(),
             )
-            path = self._path(body)
-            nbytes, session = await self._write(path, session, states)
+            nbytes, session = await self._write(self._path(body), session, states)
             if await request.is_disconnected():  # the command that takes it was interrupted
-                path.unlink(missing_ok=True)
+                self._path(body).unlink(missing_ok=True)
         finally:
             lease.release()
         reason = states if isinstance(states, Reason) else None
