@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from omlx.errors import BadRequest, ModelError, NotFound, Reason, optional_reason
 from omlx.machine import machine_bytes
@@ -20,7 +20,6 @@ from omlx.models.catalog.reference import find_draft
 from omlx.models.catalog.registry import UNKNOWN, ModelEntry
 from omlx.models.pool.served import speculation_to_json
 from omlx.models.pool.speculation import SpeculationConfig
-from omlx.server.http.transport import Json
 from omlx.settings.layers import Layer, Resolution, Source, to_json
 from omlx.settings.schema import AppliesAt, Group, Scope, Setting, Value, table
 from omlx.settings.types import Form, size_text
@@ -123,7 +122,7 @@ class SettingView:
     def confirm(self) -> bool:
         return self.name in CONFIRMED
 
-    def record(self) -> Json:
+    def record(self) -> dict[str, Any]:
         meta = self.row.meta
         low = high = None
         if meta.low < meta.high:
@@ -172,8 +171,8 @@ class SettingsView:
                 fields[setting.row.meta.group].append(setting)
         return {group: listed for group, listed in fields.items() if listed}
 
-    def record(self) -> Json:
-        record: Json = {
+    def record(self) -> dict[str, Any]:
+        record: dict[str, Any] = {
             "revision": self.revision,
             "settings": {name: setting.record() for name, setting in self.settings.items()},
             "notes": [note.to_json() for note in self.notes],

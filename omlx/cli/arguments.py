@@ -110,9 +110,8 @@ def model_id(name: str) -> str:
 
 
 def _folder(name: str) -> Path | None:
-    """Return the folder that `name` is a path of; of a model, unless it begins as paths do."""
+    """Return `name` as a folder if written as a path."""
     path = os.path.expanduser(name)
-    written = name.startswith((".", "/", "~")) and os.path.isdir(path)
-    if written or ("/" in name and os.path.isfile(os.path.join(path, "config.json"))):
+    if name.startswith((".", "/", "~")) and os.path.isdir(path):
         return Path(path).absolute()
     return None

@@ -1,8 +1,8 @@
 """`omlx COMMAND …`. Exit status: 0 success, 1 failure, 2 invalid, 130 interrupted, 141 SIGPIPE.
 
-A command is a function, another declares arguments. Only the given command's module is
-imported, so `omlx models` and `omlx --version` do not wait for mlx. argparse, because the flags are
-rows of a table at run time. `omlx completion` completes commands, flags, models and paths.
+A command is a function; `NAME_arguments` adds its arguments. Only the given command's module is
+imported: `omlx models` does not wait for mlx. argparse, because the flags are rows of a table at
+run time. `omlx completion` completes commands, flags, models and paths.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class PrefixService:
         Raises NotFound, EngineDead.
         """
         model = self.pool.resolve(name).id
-        if self.prewarmer is not None:  # first, or what it computes were kept
+        if self.prewarmer is not None:  # first: it would compute, and keep, more
             await self.prewarmer.forget(model)
         await asyncio.wrap_future(self.engine.clear_prefixes(model))
         await self.pool.residents.remove_prefixes(model)

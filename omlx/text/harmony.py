@@ -76,7 +76,7 @@ def uses_harmony(tokenizer: Tokenizer) -> bool:
 
 
 class HarmonySplitter(ChannelSplitter):
-    """Splitter of messages by their headers.
+    """Splitter of messages by their headers: uses the states of its base, not the table.
 
     A message to a function becomes content of the form `to=functions.NAME<|message|>{…}<|call|>`,
     whatever its header; `functions` are those that may be called. Without any, such messages are

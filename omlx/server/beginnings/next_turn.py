@@ -127,7 +127,8 @@ class NextTurns:
                 known = await self.compactions.shapes(served.id, name)
                 shapes = [one for one in known if turn.answer.filled >= one.prepared_from]
                 for tokens in await asyncio.to_thread(turn.compactions, *model, shapes):
-                    await self._prefill.fill(served.id, tokens)
+                    if not (await self._prefill.fill(served.id, tokens))[0]:
+                        break  # a request came, or prefixes are deleted
             finally:
                 lease.release()
         except EngineDead:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
@@ -121,8 +120,8 @@ class BackgroundPrefill:
     def _alone(self) -> bool:
         """Whether no request runs beside this work."""
         residents = [*self._pool.residents]
-        leaves = self._pool.load_queue.requests or any(resident.draining for resident in residents)
-        return not leaves and sum(resident.leases for resident in residents) <= 1
+        changes = self._pool.load_queue.requests or any(resident.draining for resident in residents)
+        return not changes and sum(resident.leases for resident in residents) <= 1
 
 
 IDLE_S: Final = 1.0
@@ -184,10 +183,11 @@ class Work:
 
     async def tokens_of(self, served: ServedModel, one: Expected) -> Tokenized:
         """Return the tokens of an expected beginning. Raises BadRequest."""
-        if (key := one.beginning.key) not in self.tokens:
-            work = partial(tokenize, served.tokenizer, served.context_length, one)
-            self.tokens[key] = await asyncio.to_thread(work)
-        return self.tokens[key]
+        tokens, key = self.tokens, one.beginning.key  # of this day, also if it ends meanwhile
+        if key not in tokens:
+            model = served.tokenizer, served.context_length
+            tokens[key] = await asyncio.to_thread(tokenize, *model, one)
+        return tokens[key]
 
 
 class Prewarmer:

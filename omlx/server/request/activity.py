@@ -353,7 +353,7 @@ class Activity:
         running.tokens += tokens
         running.drafted += drafted
         self.timeline.add(tokens, drafted)
-        self.minutes.add(tokens)
+        self.minutes.add(tokens, drafted)
 
     def _finished(self, running: Running, reason: FinishReason, stats: RequestStats) -> None:
         usage = Usage.of(stats)
