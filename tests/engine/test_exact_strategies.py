@@ -146,6 +146,16 @@ def test_a_draft_that_was_idle_for_300_tokens_of_lookups_catches_up(target: str)
     assert drafts.accepted == drafts.proposed
 
 
+def test_no_draft_is_shorter_than_asked_for() -> None:
+    speculation = Speculation(parse("draft:min=6"), DEFAULT_DRAFT_LENGTH)
+    one = request(tokens=prompt(13), sampling=WARM, max_tokens=56, speculation=speculation)
+    costs = fixed_costs(flat, "tiny", DRAFT_PRICE)
+    bench = Bench(loop_of("llama", model("llama"), costs=costs)).run(one).proven("llama", one)
+    lengths = [window.draft_n for window in bench.windows if window.draft_n]
+    assert lengths[0] == 6
+    assert min(lengths) == 6
+
+
 @pytest.mark.parametrize("target", few(KINDS, "llama", "gemma3_text", "falcon_h1"))
 def test_a_stop_inside_a_lookup_leaves_a_conversation_that_can_go_on(target: str) -> None:
     speculation = Speculation(NGRAM, DEFAULT_DRAFT_LENGTH)

@@ -71,7 +71,7 @@ def test_a_cancel_lands_within_two_steps_and_leaves_what_was_committed(family: s
     bench.until(lambda: "a" in bench.finished)
     assert bench.steps - steps <= 2
     assert bench.finished["a"].reason is FinishReason.CANCELLED
-    bench.run().proven(family)
+    bench.run().proven(family, cancelled="a")
     conversation = [*named("a").tokens, *bench.tokens["a"]]
     assert stored_length(bench.loop, conversation) >= len(conversation) - 1
 
@@ -83,7 +83,7 @@ def test_a_row_of_a_batch_that_is_cancelled_frees_its_place_and_leaves_the_other
     bench = Bench(loop_of(family)).submit(named("a"), named("b"), named("c"))
     bench.until(lambda: all(len(bench.tokens[name]) >= 4 for name in "abc"))
     bench.loop.cancel("b")
-    bench.run().proven(family)
+    bench.run().proven(family, cancelled="b")
     stored_length(bench.loop, [*named("b").tokens, *bench.tokens["b"]])
 
 

@@ -85,7 +85,10 @@ def same(ours: dict[str, mx.array], theirs: dict[str, mx.array], tolerance: floa
     """Whether tensors are equal by name; norms that count from zero are rounded once more."""
     assert ours.keys() == theirs.keys()
     close = {"rtol": 10 * tolerance, "atol": tolerance}
-    return all(mx.allclose(ours[name], theirs[name], **close) for name in ours)
+    return all(
+        ours[name].shape == theirs[name].shape and mx.allclose(ours[name], theirs[name], **close)
+        for name in ours
+    )
 
 
 def plain(head: nn.Module) -> dict[str, mx.array]:

@@ -54,7 +54,9 @@ def test_facts_are_computed_once_for_the_same_files(folder: Path) -> None:
     [
         content("config.json", "{}"),
         content("model-package.json", "{}"),
-        content("additional_chat_templates/tool.jinja", "x"),
+        lambda folder: (folder / "additional_chat_templates/tool.jinja").write_text(
+            "x"
+        ),  # in place
         content("mtp/weights.safetensors", ""),
         missing("config.json"),
         replace_with_old_times,

@@ -282,3 +282,11 @@ def test_many_constants_are_the_only_texts(model: TokenizerWrapper) -> None:
     schema = record(a={"anyOf": [{"const": f"c{number}"} for number in range(100)]})
     assert may_say(model, schema, {"a": "c99"})
     assert not may_say(model, schema, {"a": "c100"})
+
+
+@pytest.mark.parametrize("family", OTHERS, indirect=True)
+def test_any_optional_arguments_may_be_said(model: TokenizerWrapper) -> None:
+    schema = record(["b"], a=TEXT, b=SMALL, c=TEXT, d={"type": "boolean"})
+    whole = {"a": "x", "b": 1, "c": "y", "d": True}
+    for names in ("b", "ab", "bd", "bcd", "abcd"):
+        assert may_say(model, schema, {name: whole[name] for name in names}), names
