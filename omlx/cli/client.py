@@ -27,6 +27,7 @@ LOG: Final = "launch.log"
 
 _START_S: Final = 120
 _POLL_S: Final = 0.1
+_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
 _TIMEOUT_S: Final = 30
 _LONG_S: Final = 3600
 """Seconds between bytes of an answer — a model may be loaded first."""
@@ -73,10 +74,16 @@ class Client:
         Write access to the home folder is the proof, as for the links of `omlx dashboard`.
         """
         login = {"token": Credentials(home).invite()}
-        with self._request("POST", f"{API}/login", login, _TIMEOUT_S) as response:
+        interrupts: list[int] = []  # later: a session begun meanwhile would not end
+        with (
+            handled(lambda number, _: interrupts.append(number), signal.SIGINT, *_ENDS),
+            self._request("POST", f"{API}/login", login, _TIMEOUT_S) as response,
+        ):
             cookie = response.headers["Set-Cookie"].partition(";")[0]
         client = replace(self, cookie=cookie)
         try:
+            if interrupts:
+                raise KeyboardInterrupt
             yield client
         finally:
             with suppress(ConfigError):  # the server has ended
@@ -133,7 +140,7 @@ def handled(handler: Callable[[int, FrameType | None], Any], *signals: int) -> I
 
 def interruptible() -> AbstractContextManager[None]:
     """Let SIGTERM and a closed terminal interrupt the block as Ctrl-C does: its work ends."""
-    return handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP)
+    return handled(signal.default_int_handler, *_ENDS)
 
 
 @contextmanager

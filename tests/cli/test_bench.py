@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tqdm import tqdm
 
 from omlx.admin.credentials import Credentials
 from omlx.cli import bench
+from omlx.cli.client import Client
 from omlx.cli.main import main
 from omlx.cli.serve.address import find_server, published
 from omlx.measure import benchmark, sample
@@ -160,6 +162,24 @@ def test_a_signal_ends_the_server_of_the_command_too(tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     assert Credentials(home).sessions() == {}
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_command_logs_in_leaves_no_session(
+    end: signal.Signals, server: Administered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, request = Credentials(server.home).sessions(), Client._request
+
+    @contextmanager
+    def interrupted(client: Client, method: str, path: str, *rest: Any) -> Iterator[Any]:
+        with request(client, method, path, *rest) as response:
+            if path == f"{API}/login":
+                signal.raise_signal(end)
+            yield response
+
+    monkeypatch.setattr(Client, "_request", interrupted)
+    assert main(["bench", "target", "--home", str(server.home)]) == 130
+    assert Credentials(server.home).sessions() == before
 
 
 @pytest.mark.slow

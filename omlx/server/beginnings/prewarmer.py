@@ -23,14 +23,7 @@ from weakref import WeakKeyDictionary
 
 from omlx.engine.prefix.tree import shared_length
 from omlx.engine.thread import EngineThread
-from omlx.engine.types import (
-    Event,
-    Failed,
-    Finished,
-    FinishReason,
-    PrefillProgress,
-    Request,
-)
+from omlx.engine.types import Event, Failed, Finished, FinishReason, PrefillProgress, Request
 from omlx.errors import BadRequest, OmlxError, Overloaded, Reason
 from omlx.models.pool.pool import Pool
 from omlx.models.pool.served import ResidentModel, ServedModel, State
