@@ -12,7 +12,7 @@ from lab.prices import PRODUCT, lines, python_files
 ROOT = Path(__file__).resolve().parents[2]
 FILE, FUNCTION, LINE, FOLDER = 400, 60, 120, 14
 
-WHEEL_LINES = 68_941
+WHEEL_LINES = 68_939
 """Lines of all modules in the wheel, which rise with a new feature alone, by `make prices`."""
 
 

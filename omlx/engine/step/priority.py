@@ -165,17 +165,15 @@ SAMPLES: Final = 5
 UNKNOWN_STEP_S: Final = 0.05
 """Seconds of a decode step, while none is measured."""
 
-DECODE_S: Final = 1.2
-"""Seconds of decode steps for a second of slices: between slices steps overlap less."""
-
 
 class PrefillPacing:
     """Time of a model's prompts, beside decoding rows and before them.
 
     A slice has a step of its own, so that it is timed alone, however uneven decode steps are
-    (drafts, overlapping steps of a CPU). It takes `pause_s`, or a longer decode step; then the rows
-    decode `DECODE_S` as long, and so keep half of their pace. Its tokens follow from slices before,
-    at first from the cost model. Rows beside a more urgent one get 1 / `URGENCY_RATIO` of the time.
+    (drafts, overlapping steps of a CPU). It takes `pause_s`, or a longer decode step; afterwards
+    the rows decode as long, and so keep half of their pace. The size in tokens follows from earlier
+    slices, at first from the cost model. Rows beside a more urgent prompt get a twentieth of the
+    time (`URGENCY_RATIO`).
 
     Without `pause_s` in `limits` nothing is timed. `table` has the seconds of earlier passes.
     """
@@ -226,7 +224,7 @@ class PrefillPacing:
                 self._rows, self._step_s, self._newest_s = rows, 0.0, 0.0
                 self._steps.clear()
             slice_s = self._target_s * tokens / (self._tokens or FIRST)  # as expected
-            owed_s = DECODE_S * slice_s if tokens else -self._step_s
+            owed_s = slice_s if tokens else -self._step_s
         if self.timed:
             self._planned.append((rows, owed_s))
 
@@ -241,7 +239,7 @@ class PrefillPacing:
             self._observe_decode(rows, seconds)
             return
         if rows:
-            self._owe(DECODE_S * seconds)
+            self._owe(seconds)
         self._learn(tokens, seconds)
 
     def discard(self) -> None:
@@ -254,7 +252,7 @@ class PrefillPacing:
 
     def _owe(self, seconds: float) -> None:
         # Less than nothing is owed after a long step: overlapping steps of a CPU are uneven.
-        self._owed_s = min(max(-DECODE_S * self._target_s, self._owed_s + seconds), MAX_OWED_S)
+        self._owed_s = min(max(-self._target_s, self._owed_s + seconds), MAX_OWED_S)
 
     def _observe_decode(self, rows: int, seconds: float) -> None:
         if not rows or rows != self._rows:

@@ -11,14 +11,7 @@ from itertools import cycle
 import pytest
 
 from omlx.engine.speculation.cost_model import LatencyTable
-from omlx.engine.step.priority import (
-    DECODE_S,
-    FIRST,
-    MAX_JOINT,
-    MAX_OWED_S,
-    SMALLEST,
-    PrefillPacing,
-)
+from omlx.engine.step.priority import FIRST, MAX_JOINT, MAX_OWED_S, SMALLEST, PrefillPacing
 from omlx.engine.types import URGENCY_RATIO, Limits
 from tests.engine.device import Desk, ask
 
@@ -221,7 +214,7 @@ def test_a_machine_that_slept_owes_no_more_than_seconds() -> None:
 
 
 @pytest.mark.parametrize("uneven", [(0.07,), (0.28, 0.02), (0.02, 0.28), (0.3, 0.02, 0.02, 0.09)])
-def test_decoding_rows_get_their_share_of_the_time_however_uneven_their_steps_are(
+def test_decoding_rows_get_half_of_the_time_however_uneven_their_steps_are(
     uneven: tuple[float, ...],
 ) -> None:
     """Each is planned before the one in flight is measured; a step with a slice runs alone."""
@@ -241,7 +234,7 @@ def test_decoding_rows_get_their_share_of_the_time_however_uneven_their_steps_ar
         else:
             pacing.planned(1, 0)
             flying += 1
-    assert 0.9 <= decoded / read / DECODE_S <= 1.1
+    assert 0.9 <= decoded / read <= 1.1
 
 
 def test_without_a_pause_slices_have_a_fixed_length() -> None:
@@ -308,7 +301,7 @@ def test_a_changed_number_of_rows_is_measured_again() -> None:
     before = [len(driven.desk.said(name)) for name in "ab"]
     seconds = driven.until_first("long")
     for name, said in zip("ab", before, strict=True):
-        assert (len(driven.desk.said(name)) - said) / seconds >= 0.5 / machine.step_s
+        assert (len(driven.desk.said(name)) - said) / seconds >= 0.48 / machine.step_s
 
 
 def test_answers_beside_a_prompt_are_those_of_requests_alone() -> None:
