@@ -99,6 +99,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         self._draft = self.drafter.draft
+        # Of this instance alone: the engine calls the drafter, which still drafts by itself.
         self.drafter.draft = self.draft  # type: ignore[method-assign]
 
     def draft(self, row: Row, limit: int) -> Draft | None:

@@ -157,4 +157,4 @@ def test_what_is_not_saved_leaves_nothing(
         until = time.monotonic() + PATIENCE_S
         while list((home / "sessions").iterdir()):
             assert time.monotonic() < until
-            time.sleep(0.01)
+            time.sleep(0.01)  # the server deletes it once it sees that the client has gone
